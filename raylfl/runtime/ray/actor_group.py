@@ -176,9 +176,9 @@ class ActorGroup:
         actors |= zip(new, start_workers(self.runtime, new), strict=True)
         self._bundles, self.workers = bundles, [actors[bundle] for bundle in bundles]
 
-    def has_workers(self) -> bool:
-        """Whether a worker has its resources, and is thus alive or being started."""
-        return self.reservation is None or not self.reservation.bundles().keys().isdisjoint(self._bundles)
+    def living(self) -> int:
+        """The number of workers that have their resources, and are thus alive or being started."""
+        return len(self.workers if self.reservation is None else self.reservation.bundles().keys() & self._bundles)
 
     def nodes(self) -> int:
         """The number of cluster nodes that have workers."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import ray
 import torch
+from ray.exceptions import ObjectLostError
 from torch import Tensor
 
 from raylfl.core.algorithm import State
@@ -19,6 +20,7 @@ from raylfl.experiment.parts import Experiment, Initial
 from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.cohort import BlocksInFlight, CohortInFlight
 from raylfl.runtime.ray.connection import direct_bytes
+from raylfl.runtime.ray.failures import StatesLost
 from raylfl.runtime.ray.group import WorkerGroup, kind_of_group
 from raylfl.runtime.ray.resources import counted
 from raylfl.runtime.ray.ring import RingInFlight
@@ -76,7 +78,10 @@ class RayBackend(Backend):
 
     def get(self, handles: Sequence[Handle]) -> list[State]:
         self._traffic.count_arguments(handles, self._traffic.here)
-        return [unpack(p) for p in ray.get(list(handles))]
+        try:
+            return [unpack(p) for p in ray.get(list(handles))]
+        except ObjectLostError:
+            raise StatesLost(self.lost_objects()) from None
 
     # -- cohorts -----------------------------------------------------------------------------------------------
 

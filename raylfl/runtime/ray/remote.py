@@ -98,7 +98,7 @@ class RemoteRun:
         except (*ACTOR_LOST, RayTaskError) as error:
             assert self._group is not None
             if self._regrouping and not self._stop_requested and isinstance(error, (Interrupted, *ACTOR_LOST)):
-                before = len(self._group.workers)
+                before = self._group.living()
                 self._group.regroup()
                 self._say(f"the run continues on {counted(len(self._group.workers), 'worker')} instead of {before}")
             elif isinstance(error, StatesLost):
@@ -176,7 +176,7 @@ class RemoteRun:
         self._granted = group.reservation.update() or self._granted
         if not self._granted or self._regrouping:
             return
-        if not group.has_workers():
+        if not group.living():
             self._regrouping, self._granted = True, False
             ray.kill(group.server)
         elif self._advanced:

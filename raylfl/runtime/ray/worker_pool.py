@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray._private import state
+from ray.exceptions import ActorDiedError, RayActorError, RayTaskError
 
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.runtime.ray.failures import (
@@ -106,6 +107,7 @@ class WorkerPool:
         self._numbers = itertools.count()
         self._latest = [-1] * len(actors)  # the number of each worker's latest call since its restart
         self._finished = [-1] * len(actors)  # the number of each worker's latest call whose result has arrived
+        self._restarts_before = list(map(restarts_of, actors))  # of each worker when its newest start began
         # the ping of each worker that cannot be called now; None if its node cannot start it
         self._starting: dict[int, Any] = {w: self._ping(w) for w in range(len(actors))}
         self.available()
@@ -265,8 +267,11 @@ class WorkerPool:
             except ACTOR_LOST as error:
                 if isinstance(error, RayActorError) and error.actor_init_failed:
                     raise RaylflError(f"worker {worker} could not be started: {reason_of_start(error)}") from error
-                times = f"died {MOST_STARTS + 1} times as it started"
-                raise RaylflError(f"worker {worker} {times}: {lines_of(error)[0]}") from error
+                deaths = restarts_of(self.actors[worker]) - self._restarts_before[worker]
+                if deaths > MOST_STARTS or isinstance(error, ActorDiedError):
+                    what = f"died {deaths} times as it started" if deaths else "was ended"
+                    raise RaylflError(f"worker {worker} {what}: {lines_of(error)[0]}") from error
+                self._starting[worker] = self._ping(worker)  # no node has room for it so far
             except RayTaskError as error:
                 if isinstance(error.cause, SamplesMissing):
                     self._starting[worker] = self._ping(worker, self._missing_samples(worker, worker))
@@ -288,7 +293,8 @@ class WorkerPool:
     def _ping(self, worker: int, samples: StoredSamples | None = None) -> Any:
         """Pings a starting worker; without samples if it may have them, from an earlier server.
 
-        Ray sends the ping once the worker is there, and again if it dies as it starts.
+        Ray sends the ping once the worker is there, and again if it dies as it starts. It gives up after half a minute
+        in which no node has room for the worker.
         """
         ping = self.actors[worker].ping.options(max_task_retries=MOST_STARTS)
         return ping.remote(self.stored.shared(worker, samples))
@@ -319,6 +325,7 @@ class WorkerPool:
             self.restarts[sent.worker] += 1
             self._former[self.nodes[sent.worker]] = None
             self._latest[sent.worker], self._samples[sent.worker] = -1, []
+            self._restarts_before[sent.worker] = restarts_of(self.actors[sent.worker])
             self._starting[sent.worker] = self._ping(sent.worker)
             self.notify(news)
 
@@ -333,6 +340,11 @@ class WorkerPool:
         for actor in self.actors:
             ray.kill(actor)
         self.actors = []
+
+
+def restarts_of(actor: Any) -> int:
+    """How often Ray has started an actor again, or tried to."""
+    return int(state.actors(actor._actor_id.hex()).get("NumRestarts", 0))
 
 
 def is_alive(node: str | None) -> bool:
