@@ -49,7 +49,8 @@ def cluster():
     nodes = [node(home / "0.log", environment, others, head)]
     try:
         joins = {"address": f"127.0.0.1:{gcs}", "num-cpus": 1}
-        nodes += [node(home / f"{k}.log", environment, others, joins) for k in (1, 2)]
+        for k in (1, 2):  # in folders of their own: a node unpacks a job's files again where another has done so
+            nodes.append(node(home / f"{k}.log", environment, others, {**joins, "temp-dir": home / str(k)}))
         yield {**environment, "RAYLFL_RUNS": str(home / "raylfl-runs")}
     finally:
         family = [p for n in nodes for p in (*psutil.Process(n.pid).children(recursive=True), psutil.Process(n.pid))]
