@@ -146,9 +146,11 @@ def test_a_data_set_that_no_process_can_hold_trains_over_a_link_whose_bytes_are_
     here = raylfl.run(far_node.config(large_data, ROUNDS), ["runtime.backend=local", f"logging.dir={runs}"])
     assert found["same"]
     assert torch.equal(torch.load(runs / "params.pt"), here.params)
-    for rows in (found["fast"][1:], found["slow"][1:]):  # the first begins with the run's start: initial parameters
+    vector = 4 * here.params.numel()  # the initial parameters, if it is the far worker that sends them before round 0
+    for rows in (found["fast"], found["slow"]):  # summed over rounds: a broadcast may be on its way between two of them
         counted, kernel = sum(row["crossed"] for row in rows), np.sum([row["kernel"] for row in rows])
-        assert counted < kernel < 1.05 * counted  # headers of packets, and Ray's own messages
+        assert len({row["crossed"] for row in rows}) == 1
+        assert counted < kernel < 1.05 * counted + vector  # headers of packets, and Ray's own messages
     busiest = np.max([row["kernel"] for row in found["slow"][1:-1]], axis=1)
     seconds = [row["seconds"] for row in found["slow"][1:-1]]
     assert np.median(seconds) > 0.95 * 8 * np.median(busiest) / RATE

@@ -156,6 +156,16 @@ def test_values_in_calls_and_results_cross_to_other_nodes_only(counted):
     assert between(counters) == 0
 
 
+def test_an_object_whose_size_ray_lists_late_is_counted(monkeypatch):
+    listed = iter([None, None, 1000])
+    monkeypatch.setattr(
+        traffic, "get_local_object_locations", lambda refs: {refs[0]: {"node_ids": [FAR], "object_size": next(listed)}}
+    )
+    counters = TrafficCounter(HERE)
+    counters.count_arguments([ray.ObjectRef(bytes(28))], HERE)
+    assert between(counters) == 1000
+
+
 def test_an_object_crosses_once_to_each_node_that_has_no_copy(counted):
     counters, of = counted
     shared = of([HERE, FAR], 1000)

@@ -249,6 +249,7 @@ def test_a_worker_that_dies_each_time_it_starts_ends_the_run(start):
         start(Dying, 0.0)
 
 
+@pytest.mark.exhaustive  # in a moment, without a cluster: test_worker_pool.py
 def test_a_lost_worker_may_wait_for_a_node_longer_than_ray_repeats_a_call(start, cluster, monkeypatch):
     node = added(cluster, "green")
     pool, _ = start(Slow, 0.0, resources={"green": 1})

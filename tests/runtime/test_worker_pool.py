@@ -20,11 +20,14 @@ KILLED = "Worker unexpectedly exits. Some common causes include: (1) the process
 
 
 class Actor:
-    """An actor whose pings answer `A`, and whose calls end as `outcomes` says, in order: an exception or a value."""
+    """An actor whose pings answer `A`, and whose calls end as `outcomes` says, in order: an exception or a value.
 
-    def __init__(self, *outcomes):
-        self.outcomes = list(outcomes)
-        ping = SimpleNamespace(remote=lambda shared: "A")
+    Before that, pings end as `pings` says. restarts: how often Ray has started it again.
+    """
+
+    def __init__(self, *outcomes, pings=()):
+        self.outcomes, self.pings, self.restarts = list(outcomes), list(pings), 0
+        ping = SimpleNamespace(remote=lambda shared: self.pings.pop(0) if self.pings else "A")
         self.ping = SimpleNamespace(options=lambda max_task_retries: ping)
         method = SimpleNamespace(remote=lambda shared, *arguments: self.outcomes.pop(0))
         self.run = self.measure = SimpleNamespace(options=lambda num_returns: method)
@@ -44,6 +47,7 @@ def fake(monkeypatch):
     def replace(**parts):
         usual = {"wait": lambda references, **options: (references, []), "get": get, "nodes": list}
         monkeypatch.setattr(worker_pool, "ray", SimpleNamespace(**usual | parts))
+        monkeypatch.setattr(worker_pool, "restarts_of", lambda actor: actor.restarts)
 
     return replace
 
@@ -100,6 +104,36 @@ def test_a_call_that_kills_its_worker_by_itself_is_repeated_as_often_as_allowed(
     assert len(pool.actors[0].outcomes) == 2
 
 
+WAITING = ActorUnavailableError("The actor is temporarily unavailable: IOError: The actor is restarting.", None)
+
+
+def test_a_lost_worker_without_a_node_is_called_again_and_again(fake):
+    """Ray gives up a call of an actor that waits for a node; that is no death, of which only some are allowed."""
+    fake()
+    pool = pool_of(lost := Actor(ActorDiedError(), "worked", pings=["A", *[WAITING] * 20]), Actor())
+    pool.results([pool.submit(0, WorkerCall("run", ()))])
+    lost.restarts += 1
+    for _ in range(20):
+        assert pool.ready() == [1]
+    assert pool.ready() == [0, 1]
+    assert pool.results([pool.submit(0, WorkerCall("run", ()))]) == ["worked"]
+
+
+def test_a_worker_that_dies_as_it_starts_or_was_ended_ends_the_run(fake):
+    fake()
+    dying, ended = Actor(pings=[WAITING] * 20), Actor(pings=[ActorDiedError()])
+
+    def restart(references, **options):
+        dying.restarts += 1
+        return references, []
+
+    fake(wait=restart)
+    with pytest.raises(RaylflError, match=r"^worker 0 died (9|10) times as it started: "):
+        pool_of(dying)
+    with pytest.raises(RaylflError, match=r"^worker 0 was ended: "):
+        pool_of(ended)
+
+
 @pytest.mark.parametrize("workers", [3, 200])
 def test_results_of_a_round_are_waited_for_together(fake, workers):
     """Waiting for one result at a time would pass the other references again and again: 20,100 for 200 workers."""
@@ -135,6 +169,8 @@ def test_results_that_have_arrived_are_read_while_a_slow_one_is_waited_for(fake)
 
 class Holder:
     """An actor that has the samples of the assigned workers in `has`, and raises for a call without others."""
+
+    restarts = 0
 
     def __init__(self):
         self.has = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ from raylfl.runtime.ray.connection import direct_bytes
 from raylfl.runtime.workers.task import TaskResult
 
 KEPT = 2**16  # number of objects whose nodes are remembered
+SIZE_POLLS = 100  # milliseconds in which Ray must list the size of an object whose node it lists
 
 
 @dataclass
@@ -101,7 +103,11 @@ def remember(entries: dict[Any, Any], key: Any, value: Any) -> None:
 
 def located(reference: Any) -> tuple[list[str], int]:
     """(nodes that have the object in their store, its bytes); ([], 0) before the object exists."""
-    found = get_local_object_locations([reference])[reference]
+    for _ in range(SIZE_POLLS):
+        found = get_local_object_locations([reference])[reference]
+        if found["object_size"] or not found["node_ids"]:
+            break
+        time.sleep(0.001)
     return found["node_ids"], found["object_size"] or 0
 
 
