@@ -20,9 +20,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from raylfl.startup import lazy_imports
 from tests import leaks
 from tests.undrawn import savefig
 
+lazy_imports.install()  # before any test imports Lightning, as a command does
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("MPLBACKEND", "agg")

@@ -97,7 +97,7 @@ OWN_WORK = [
 ]
 
 
-@pytest.mark.parametrize("name", one_in(4, OWN_WORK))
+@pytest.mark.parametrize("name", one_in(8, OWN_WORK))
 def test_every_algorithm_whose_clients_do_other_work_than_fedavgs_works_on_a_device(process, runs, name):
     """Three of four clients in each of three rounds: each takes part again, with the state that it kept."""
     needs = {"splitfed": ["algorithm.cut=body.0"], "ssl": ["algorithm.cut=body.0"]}.get(name, [])

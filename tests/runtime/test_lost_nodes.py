@@ -159,7 +159,8 @@ def test_a_run_waits_for_its_first_node_and_takes_those_that_join(cluster, runs,
     assert (told in logs()) == (workers == 3)
 
 
-@pytest.mark.parametrize("method", ["scaffold", also("fedavg"), also("push_pull")])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("method", ["scaffold", "fedavg", "push_pull"])
 def test_a_node_that_joins_and_cannot_start_workers_is_left_out(cluster, runs, gate, method, monkeypatch):
     """As if its torch had no CUDA. The run goes on with the first worker, and one line says why."""
     config, rounds = config_of(method, gate, 30), []

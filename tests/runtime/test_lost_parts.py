@@ -57,12 +57,13 @@ def on_ray(config, runs, *overrides, watch=None):
     return raylfl.run(config, [*runs, "runtime.backend=ray", "runtime.workers=2", *overrides], watch)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("algorithm", "overrides"),
     [
-        pytest.param("focus", [], marks=pytest.mark.exhaustive),
+        ("focus", []),
         ("push_pull", []),
-        pytest.param("scaffold", ["runtime.placement=pinned", "runtime.vectorize=never"], marks=pytest.mark.exhaustive),
+        ("scaffold", ["runtime.placement=pinned", "runtime.vectorize=never"]),
     ],
 )
 def test_parts_killed_before_and_after_their_work_and_the_server_between_row_and_checkpoint(

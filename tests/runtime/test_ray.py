@@ -424,6 +424,7 @@ def test_a_worker_that_ray_restarts_between_two_rounds_joins_a_new_group(veteran
     assert "lost" not in log_of(tmp_path / "there")
 
 
+@pytest.mark.exhaustive
 def test_a_worker_that_hangs_in_an_exchange_is_started_again(veterans, joins, kill_file, tmp_path, monkeypatch):
     monkeypatch.setattr(ray_group, "LEAST_SECONDS", 3.0)
     config = config_of("fedavg", **FULL)

@@ -58,8 +58,8 @@ def same(result, whole) -> None:
 @pytest.mark.parametrize(
     ("by", "algorithm"),
     [
-        ("fully_shard", "push_pull"),
         ("parallelize_module", "scaffold"),
+        also("fully_shard", "push_pull"),
         also("fully_shard", "scaffold"),
         also("parallelize_module", "push_pull"),
         also("fully_shard", "sfl"),
@@ -86,7 +86,8 @@ def test_fedavg_with_sharded_clients_is_a_loop_of_plain_torch(runs, by):
     torch.testing.assert_close(result.params, expected, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("by", ["fully_shard", also("parallelize_module")])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("by", ["fully_shard", "parallelize_module"])
 def test_random_numbers_buffers_attributes_and_clipping_are_those_of_a_whole_client(runs, by):
     """Dropout, BatchNorm, a counter of steps, momentum, clipping; and the same bits in a second run."""
     settings = [*runs, *model("Counting", by=by), "local.momentum=0.5", "local.clip_norm=0.1", "local.accumulate=2"]
@@ -112,6 +113,7 @@ def test_what_cannot_be_sharded_is_refused(runs):
     assert not children()
 
 
+@pytest.mark.exhaustive
 def test_a_failure_in_all_processes_is_the_clients(runs):
     """Of a model that trains two of its layers."""
     settings = [*runs, *FULL, *model("Raising"), "runtime.on_client_error=drop", "runtime.client_retries=0"]

@@ -2,7 +2,6 @@
 
 import pytest
 
-from tests.shares import one_in
 from tests.startup.forks import forks_after
 
 LEAN = "from raylfl.startup import lazy_imports; lazy_imports.install(); import sys, lightning.pytorch as pl\n"
@@ -112,6 +111,7 @@ def test_what_was_imported_before_stays_as_it_is(after_torch):
     assert after_torch(code) == "True False"
 
 
+@pytest.mark.exhaustive
 def test_lightning_is_complete_and_needs_nothing_else_of_the_compiler(after_torch):
     """The names of its modules and their content, compared with a plain import of Lightning."""
     names = (
@@ -141,9 +141,8 @@ def test_a_compiled_module_is_known_as_one(lean):
     assert lean(code).splitlines() == ["False False True", "False True", "True lightning"]
 
 
-@pytest.mark.parametrize(
-    "more", one_in(2, ["from torch._dynamo.utils import counters", "import torch; torch._dynamo.reset()"])
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("more", ["from torch._dynamo.utils import counters", "import torch; torch._dynamo.reset()"])
 def test_a_use_of_other_parts_of_the_compiler_during_the_import_loads_the_compiler(after_torch, more):
     """A Lightning with another layout would do so; here after a part that needs only the stand-in."""
     code = (

@@ -41,6 +41,7 @@ def vanish(processes, seconds=120):
     assert not alive, alive
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(900)
 def test_a_killed_sweep_ends_with_the_table_of_an_undisturbed_one(tmp_path):
     """The sweep is killed with one finished trial and one in its third round; no trial is run twice."""

@@ -232,6 +232,7 @@ def test_optuna_tunes_each_cell_of_the_grids_and_a_resumed_search_goes_on(cluste
     assert [row.setting for row in again.settings] == [row.setting for row in result.settings]
 
 
+@pytest.mark.exhaustive
 def test_a_run_is_a_trial_of_a_users_tuner(cluster, tmp_path):
     """Ray Tune's own Tuner, on the Ray of the calling program, with a class that only this function knows."""
     from ray import tune
