@@ -47,12 +47,17 @@ def options_of(name: str) -> dict[str, Any]:
 
 
 def variants() -> list[Any]:
-    """Every registered algorithm with the options of its yaml, then with each of its choices."""
+    """Every registered algorithm with the options of its yaml; in `make test-all` also with each of its choices."""
     out = []
     for entry in ALGORITHMS:
         for choice in [{}, *CHOICES.get(entry.name, [])]:
             algorithm = entry.cls(**{**options_of(entry.name), **choice})
-            out.append(pytest.param(algorithm, id="-".join([entry.name, *(f"{k}={v}" for k, v in choice.items())])))
+            marks = [pytest.mark.exhaustive] if choice else []
+            out.append(
+                pytest.param(
+                    algorithm, marks=marks, id="-".join([entry.name, *(f"{k}={v}" for k, v in choice.items())])
+                )
+            )
     return out
 
 

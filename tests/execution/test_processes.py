@@ -21,7 +21,7 @@ from raylfl.execution.executor import room
 from raylfl.execution.store import plan
 from tests.runtime.faults import alive, finished, start, wait_until
 from tests.runtime.tiny import ONE_BY_ONE as TINY
-from tests.shares import also, one_in
+from tests.shares import one_in
 
 LONG = {**TINY, "rounds": 100_000, "eval": {"every": 0, "inconsistency": False}, "checkpoint": {"every": 0}}
 NAMES = ("fedavg", "fedprox")
@@ -98,7 +98,8 @@ class Faulty(Net):
 """
 
 
-@pytest.mark.parametrize("picklable", [also(True), False])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("picklable", [True, False])
 def test_an_error_of_a_users_class_is_raised_in_the_parent_with_its_traceback(tmp_path, monkeypatch, runs, picklable):
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "mine_faulty.py").write_text(FAULTY.replace("self.Fault", "ValueError") if picklable else FAULTY)

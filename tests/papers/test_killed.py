@@ -45,8 +45,8 @@ for number, run in enumerate(in_processes(runs, [{}, {}])):
 @pytest.mark.parametrize(
     ("number", "idle"),
     one_in(
-        2,
-        [(signal.SIGTERM, False), (signal.SIGKILL, False), (signal.SIGKILL, True), (signal.SIGTERM, True)],
+        4,
+        [(signal.SIGKILL, True), (signal.SIGTERM, False), (signal.SIGKILL, False), (signal.SIGTERM, True)],
         ids=lambda case: f"{case[0].name}, {'waiting for work' if case[1] else 'at work'}",
     ),
 )

@@ -205,6 +205,7 @@ def test_a_smaller_node_replaces_the_only_one(cluster, runs, gate, pause):
     assert outcome(smaller.run_dir) == outcome(raylfl.run(config, runs).run_dir)
 
 
+@pytest.mark.exhaustive
 def test_a_run_ends_with_the_reason_where_no_worker_can_be(cluster, runs, gate, tmp_path):
     """Without CPUs; without CUDA on the node whose GPU the worker got; after the loss of the only node."""
     config, on_ray = config_of("fedavg", gate, rounds=60), [*runs, "runtime.backend=ray", "runtime.wait=1"]

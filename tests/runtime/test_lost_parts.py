@@ -190,6 +190,7 @@ def test_clients_have_workers_of_their_own_on_two_nodes_and_a_line_says_so(nodes
     )
 
 
+@pytest.mark.exhaustive
 def test_clients_work_on_the_node_that_has_their_data(nodes, runs, tmp_path):
     """Two clients on the red node, the head, and one on the blue one: the bits of a process that reads all folders."""
     points, seen, private = Points(), tmp_path / "seen", tmp_path / "private"

@@ -13,6 +13,7 @@ from raylfl.python.api import checked
 from raylfl.runtime.round.plan import Planner, drop_uploads, same_array
 from raylfl.runtime.round.state import RoundResult
 from tests.runtime.tiny import TINY
+from tests.shares import also
 
 N = 12
 Q = [0.05 + 0.9 * (i % 2) for i in range(N)]  # every other client's uploads are mostly lost
@@ -187,10 +188,10 @@ def experiment(rule, *overrides):
 @pytest.mark.parametrize(
     ("rule", "overrides"),
     [
-        ("mean", [REPLACED]),
+        also("mean", [REPLACED]),
         ("anonymous_uniform", [REPLACED, LOSSY]),
         ("full", [REPLACED, LOSSY]),
-        ("anonymous", [RARE, LOSSY]),
+        also("anonymous", [RARE, LOSSY]),
         ("mean", [CHAINS]),
     ],
 )

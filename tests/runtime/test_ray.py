@@ -113,6 +113,7 @@ def session_on(actors):
     return rows
 
 
+@pytest.mark.exhaustive
 def test_no_worker_imports_torchs_compiler(veterans, tmp_path):
     """A process without the compiler records and replays steps and evaluates afterwards."""
     model = ["model.class_path=tests.runtime.tiny.Looking", "local.steps=6", "runtime.step=recorded"]

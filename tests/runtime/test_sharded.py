@@ -55,17 +55,9 @@ def same(result, whole) -> None:
         torch.testing.assert_close(result.module.state_dict()[name], tensor, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize(
-    ("by", "algorithm"),
-    [
-        ("parallelize_module", "scaffold"),
-        also("fully_shard", "push_pull"),
-        also("fully_shard", "scaffold"),
-        also("parallelize_module", "push_pull"),
-        also("fully_shard", "sfl"),
-        also("parallelize_module", "fedaware"),
-    ],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("by", ["fully_shard", "parallelize_module"])
+@pytest.mark.parametrize("algorithm", ["scaffold", "push_pull", "sfl", "fedaware"])
 def test_a_sharded_client_has_the_results_of_a_whole_one(runs, by, algorithm):
     settings = [*runs, *model(by=by), f"algorithm.name={algorithm}"]
     settings += ["participation.name=full", "link.name=perfect"] if algorithm == "push_pull" else []
