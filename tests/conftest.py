@@ -10,6 +10,7 @@ import atexit
 import gc
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,7 @@ from raylfl.startup import lazy_imports
 from tests import leaks
 from tests.undrawn import savefig
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell started the tests in the background
 lazy_imports.install()  # before any test imports Lightning, as a command does
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("WANDB_MODE", "offline")

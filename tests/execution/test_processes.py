@@ -69,6 +69,7 @@ def test_ctrl_c_ends_all_processes_with_checkpoints_and_the_same_command_continu
         assert (plan(config).path, plan(config).begun, plan(config).complete) == (folder, True, False)
 
 
+@pytest.mark.exhaustive
 def test_if_one_process_is_killed_the_other_run_is_saved(at_work):
     process, children, folders = at_work
     victim = re.search(r"process (\d+)", (folders[0] / "log.txt").read_text())[1]

@@ -7,6 +7,7 @@ import gc
 from contextlib import suppress
 
 import psutil
+import pytest
 
 import raylfl
 from tests.runtime.tiny import TINY
@@ -15,6 +16,7 @@ WARM_UP, ROUNDS = 200, 600
 MOST_GROWTH = 2 * 2**20  # bytes of resident memory in 400 rounds: a leak of one update a round would be 0.2 kB
 
 
+@pytest.mark.exhaustive
 def test_hundreds_of_rounds_grow_nothing(runs):
     """The run has client states, checkpoints and evaluations; `make soak` does the same on Ray."""
     process, seen = psutil.Process(), []

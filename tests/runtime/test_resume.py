@@ -93,6 +93,7 @@ print(deaths)
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_driver_killed_in_every_phase_resumes_each_time(tmp_path):
     """SIGKILL ends separate processes: in draw of round 1, train of round 2, and so on. There are client states."""
