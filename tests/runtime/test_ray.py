@@ -48,6 +48,7 @@ def cluster(kill_file):
 LOSSY = ["link.name=bernoulli", "link.q=0.3", "local.steps={list: [1, 2, 3, 4, 5, 6, 7, 8]}"]
 
 
+@pytest.mark.exhaustive
 def test_on_a_ray_of_the_callers_own_runs_follow_stop_and_go_side_by_side(cluster, runs):
     """Two threads carry out runs that their callbacks stop, each after another round."""
     here = [*runs, "runtime.backend=ray", "runtime.workers=1", "runtime.cpus_per_worker=0.5"]

@@ -142,6 +142,7 @@ def test_what_keeps_failing_ends_alone_and_is_tried_again_by_a_resumed_sweep(clu
     assert (folder_of(result.folder, 0) / "final.pt").stat().st_mtime_ns == before
 
 
+@pytest.mark.exhaustive
 def test_asha_judges_settings_by_their_means_and_the_second_asking_costs_nothing(cluster, tmp_path, monkeypatch):
     """A process for each of the two seeds. The bits are a plain run's. Relative paths are those of the sweep's folder,
     though Ray was started elsewhere.
