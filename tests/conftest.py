@@ -38,7 +38,7 @@ if "RAYLFL_STAGING" not in os.environ:  # inherited by the processes of pytest-x
 settings.register_profile(
     "suite",
     deadline=None,
-    max_examples=20,
+    max_examples=25,
     derandomize="RAYLFL_FUZZ" not in os.environ,  # the same examples every time; benchmarks draw others
     suppress_health_check=[HealthCheck.too_slow],
 )

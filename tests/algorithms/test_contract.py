@@ -17,6 +17,7 @@ from raylfl.core.costs import floats_in
 from raylfl.errors import BadValue
 from raylfl.testing import CHECKS
 from raylfl.testing.bench import D, after_all, rounds_for
+from tests.shares import also
 
 ROOT = Path(__file__).resolve().parents[2]
 CONF = ROOT / "conf" / "algorithm"
@@ -52,12 +53,8 @@ def variants() -> list[Any]:
     for entry in ALGORITHMS:
         for choice in [{}, *CHOICES.get(entry.name, [])]:
             algorithm = entry.cls(**{**options_of(entry.name), **choice})
-            marks = [pytest.mark.exhaustive] if choice else []
-            out.append(
-                pytest.param(
-                    algorithm, marks=marks, id="-".join([entry.name, *(f"{k}={v}" for k, v in choice.items())])
-                )
-            )
+            name = "-".join([entry.name, *(f"{k}={v}" for k, v in choice.items())])
+            out.append((also if choice else pytest.param)(algorithm, id=name))
     return out
 
 

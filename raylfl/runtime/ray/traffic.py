@@ -61,7 +61,7 @@ class TrafficCounter:
             copy = value.binary(), node
             if node not in holders and copy not in self._sent:  # Ray may list the copy late
                 remember(self._sent, copy, None)
-                self.between_nodes += size
+                self.between_nodes += size or awaited_size(value)
 
     def count_results(self, value: Any, others: Sequence[Any], node: str | None) -> None:
         """Counts the bytes sent between nodes for the results of a call.
@@ -103,12 +103,17 @@ def remember(entries: dict[Any, Any], key: Any, value: Any) -> None:
 
 def located(reference: Any) -> tuple[list[str], int]:
     """(nodes that have the object in their store, its bytes); ([], 0) before the object exists."""
+    location = get_local_object_locations([reference])[reference]
+    return location["node_ids"], location["object_size"] or 0
+
+
+def awaited_size(reference: Any) -> int:
+    """The bytes of an object whose size Ray does not list yet; 0 if it never does."""
     for _ in range(SIZE_POLLS):
-        found = get_local_object_locations([reference])[reference]
-        if found["object_size"] or not found["node_ids"]:
-            break
+        if size := located(reference)[1]:
+            return size
         time.sleep(0.001)
-    return found["node_ids"], found["object_size"] or 0
+    return 0
 
 
 def weight(value: Any) -> int:

@@ -269,7 +269,7 @@ class WorkerPool:
                     raise RaylflError(f"worker {worker} could not be started: {reason_of_start(error)}") from error
                 deaths = restarts_of(self.actors[worker]) - self._restarts_before[worker]
                 if deaths > MOST_STARTS or isinstance(error, ActorDiedError):
-                    what = f"died {deaths} times as it started" if deaths else "was ended"
+                    what = f"died {deaths} times as it started" if deaths > MOST_STARTS else "was ended"
                     raise RaylflError(f"worker {worker} {what}: {lines_of(error)[0]}") from error
                 self._starting[worker] = self._ping(worker)  # no node has room for it so far
             except RayTaskError as error:
