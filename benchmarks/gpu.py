@@ -34,7 +34,7 @@ from benchmarks.pages import MEASUREMENTS, table, write_part
 from benchmarks.peers.definitions import DEFINITIONS
 from benchmarks.rounds import run_seconds
 from benchmarks.tables import table_of
-from benchmarks.workloads import WORKLOADS, Workload
+from benchmarks.workloads import USERS, WORKLOADS, Workload
 from raylfl.config.load import load_config
 from raylfl.experiment.assemble import assemble
 from raylfl.runtime.records.summary import raylfl_commit
@@ -59,10 +59,15 @@ KINDS: dict[str, dict[str, Any]] = {  # kinds of local work in addition to the o
     "autocast": {"runtime": {"precision": "bf16-mixed"}},
     "full batches": {"local": {**DIGITS["local"], "batch_size": "full"}},
     "the module's optimizer": {"local": {**DIGITS["local"], "optimizer": "module"}},
+    "batch normalisation": {"model": {"class_path": "benchmarks.networks.NormedDense"}},
+    "batch normalisation, vectorised": {
+        "model": {"class_path": "benchmarks.networks.NormedDense"},
+        "runtime": {"vectorize": "always"},
+    },
 }
 
 OTHER_NUMBERS = {  # half precision, and dropout with the GPU's random numbers: checks only that they run
-    *("work/autocast", "work/dropout", "model/cnn_fedacs_cinic", "model/cnn_fedacs_mnist"),
+    *("work/autocast", "work/dropout", "model/cnn_fedacs_cinic", "model/cnn_fedacs_mnist", "users/W5"),
 }
 
 Row = dict[str, str]
@@ -90,7 +95,8 @@ def cases() -> dict[str, dict[str, Any]]:
     found = configs()
     kinds = {f"work/{name}": {**DIGITS, "algorithm": {"name": "fedavg"}, **change} for name, change in KINDS.items()}
     dropout = {**IMAGES, "model": {"name": "cnn_fedacs_mnist", "init_args": {"dropout": 0.5}}}
-    return {**found, **kinds, "work/dropout": {**dropout, "algorithm": {"name": "fedavg"}}}
+    users = {f"users/{name}": workload.config(3) for name, workload in USERS.items() if name in ("W3", "W5")}
+    return {**found, **kinds, **users, "work/dropout": {**dropout, "algorithm": {"name": "fedavg"}}}
 
 
 def compared(device: Device, name: str, config: dict[str, Any]) -> Row:

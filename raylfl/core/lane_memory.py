@@ -47,7 +47,7 @@ class LocalSteps(NamedTuple):
     """The results of `LaneSteps.run`.
 
     inner, carry: after each client's last step. losses: for each step, the losses of the clients that took it. samples:
-    the sizes of their batches. drift: as in `LocalResult`.
+    the sizes of their batches. drift: as in `Tally`.
     """
 
     inner: Tensor

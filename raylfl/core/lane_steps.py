@@ -146,7 +146,7 @@ class LaneSteps:
             {name: rows[:count].clone() for name, rows in memory.carry.items()},
             losses,
             sizes,
-            memory.drift[:count],
+            memory.drift[:count].clone(),
         )
 
     def _take_units(
@@ -159,7 +159,7 @@ class LaneSteps:
     ) -> None:
         """Takes all steps of each unit, one unit after the other, divided among the lanes."""
         contents: list[list[Any]] = [] if source is not None else [list(step) for step in batches]
-        self.lanes.fork()
+        self.lanes.fork(len(units))
         try:
             for number, rows in enumerate(units):
                 lane, self._restored = number % self.lanes.count, False

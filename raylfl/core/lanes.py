@@ -24,20 +24,21 @@ class Lanes:
         self.pools = [torch.cuda.graph_pool_handle() for _ in range(count)]
         self.generators = [torch.Generator(device) for _ in range(count)]
         self._main: torch.cuda.Stream | None = None
+        self._forked = 0  # lanes at work
         self._all = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
         self._by_function: list[torch.Generator] = []
 
-    def fork(self) -> None:
-        """Makes all lanes wait for the work that is in flight on the device's current stream."""
-        self._main = torch.cuda.current_stream(self.device)
-        for stream in self.streams:
+    def fork(self, count: int) -> None:
+        """Makes the first `count` lanes, or all, wait for the work in flight on the device's current stream."""
+        self._main, self._forked = torch.cuda.current_stream(self.device), count
+        for stream in self.streams[:count]:
             stream.wait_stream(self._main)
 
     def join(self) -> None:
-        """Makes the device's current stream wait for the work of all lanes."""
+        """Makes the device's current stream wait for the work of the lanes since `fork`."""
         assert self._main is not None
         torch.cuda.set_stream(self._main)
-        for stream in self.streams:
+        for stream in self.streams[: self._forked]:
             self._main.wait_stream(stream)
 
     def on(self, lane: int) -> None:

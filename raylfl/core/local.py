@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -28,23 +29,37 @@ if TYPE_CHECKING:
     from raylfl.core.oracle import Batch, Oracle
 
 
+class Tally(NamedTuple):
+    """Numbers about the local work of C clients, one each [C].
+
+    losses: the mean loss over the K_i local steps, nan for K_i = 0. last_losses: the last finite loss, nan if there is
+    none. gradients: the number of sample gradients computed. drift: the sum over k < K_i of |x_{i,k} - x_{i,0}|^2,
+    where x_{i,k} are client i's parameters after k local steps; None if not measured.
+    """
+
+    losses: Floats
+    last_losses: Floats
+    gradients: Floats
+    drift: Floats | None
+
+
 @dataclass
 class LocalResult:
     """The local results of C clients, in the order in which the clients were given.
 
-    uploads, client_state: name -> rows [C, ...]. losses: the mean loss over the K_i local steps [C], nan for K_i = 0.
-    last_losses: the last finite loss [C], nan if there is none. gradients: the number of sample gradients computed [C].
-    moments: the new states of the local optimizer, one row of m floats per client [C, m]. drift: the sum over k < K_i
-    of |x_{i,k} - x_{i,0}|^2 [C], where x_{i,k} are client i's parameters after k local steps; None if not measured.
+    uploads, client_state: name -> rows [C, ...]. moments: the new states of the local optimizer, one row of m floats
+    per client [C, m]. read: returns the `tally`, after a wait for the device.
     """
 
     uploads: State
     client_state: State
-    losses: Floats
-    last_losses: Floats
-    gradients: Floats
     moments: Tensor
-    drift: Floats | None = None
+    read: Callable[[], Tally]
+
+    @cached_property
+    def tally(self) -> Tally:
+        """The clients' losses and further numbers; the first access waits for the device."""
+        return self.read()
 
 
 def run_local(
@@ -68,8 +83,7 @@ def run_local(
     of the global random generators for client `row` in local step t, or for its full-batch gradient if t = -1.
     full_batches: for algorithms with `full_gradient`, each client's samples as one batch. optimizer: None stands for
     SGD with the rule's momentum. moments: the optimizer's states before the first step, [C, m] or one state [m] for
-    all clients; None: zeros. observer: callbacks around the steps. measure_drift: whether to compute
-    `LocalResult.drift`.
+    all clients; None: zeros. observer: callbacks around the steps. measure_drift: whether to compute `Tally.drift`.
     """
     optimizer, observer = optimizer or SGD(rule.momentum), observer or Observer()
     steps = work.steps.astype(np.int64)
@@ -117,7 +131,7 @@ def run_local(
         )
         taken = oracle.lanes.run(call)
         inner, carry, losses, samples = taken.inner, taken.carry, taken.losses, taken.samples
-        drift = taken.drift.cpu() if measure_drift else None
+        drift = taken.drift if measure_drift else None
     for t, active in enumerate([] if side_by_side else actives):
         rows = ids[:active]
         at, batch = x[:active], batches(t, rows)
@@ -151,22 +165,27 @@ def run_local(
         for state in finish_of(algorithm, x, carry, client_state, work)
     )
     first = [b.size for b in whole] if full_batches is not None else [0] * count
-    mean_loss, last, seen = _tally(falling, losses, samples, first)
-    drifts = None if drift is None else drift.numpy()[inverse]
-    return LocalResult(uploads, new_own, mean_loss[inverse], last[inverse], seen[inverse], inner, drifts)
+    values = torch.cat(losses).double() if losses else torch.zeros(0)
+
+    def read() -> Tally:
+        means, last, seen = _tally(falling, values.cpu().numpy(), samples, first)
+        drifts = None if drift is None else drift.cpu().numpy()[inverse]
+        return Tally(means[inverse], last[inverse], seen[inverse], drifts)
+
+    return LocalResult(uploads, new_own, inner, read)
 
 
 def _tally(
-    steps: np.ndarray, losses: Sequence[Tensor], samples: Sequence[Sequence[int]], first: Sequence[int]
+    steps: np.ndarray, values: np.ndarray, samples: Sequence[Sequence[int]], first: Sequence[int]
 ) -> tuple[Floats, Floats, Floats]:
     """(mean losses, last finite losses, numbers of sample gradients) of the clients, [C] each.
 
     The mean loss of a client without local steps is nan. The last finite loss of a client without finite losses is nan.
-    steps: K_i, in falling order. losses, samples: for each local step, the losses and batch sizes of the clients that
-    took it; these are the first clients. first: the number of sample gradients of each client before the local steps.
+    steps: K_i, in falling order. values, samples: the losses, one local step after the other, and for each step, the
+    batch sizes; the clients that took a step are the first ones. first: the number of sample gradients of each client
+    before the local steps.
     """
     total, last, seen = np.zeros(len(steps)), np.full(len(steps), np.nan), np.array(first, dtype=np.float64)
-    values = torch.cat(list(losses)).double().cpu().numpy() if losses else total[:0]
     at = 0
     for sizes in samples:
         active, loss = len(sizes), values[at : at + len(sizes)]

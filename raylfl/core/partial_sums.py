@@ -204,7 +204,7 @@ def _subtree_sums(
     values of `nodes` in order. stay: as in `SumPlan.parts`. all_cores: whether spans of columns are added in parallel,
     if they are on the host.
     """
-    additions, roots = _additions(nodes, count)
+    additions, roots = _additions(tuple(nodes), count)
     first = pieces[0][0]
     width, root_slots = first.shape[1], [slot for _, slot in roots]
     out = first.new_empty(len(roots), width)
@@ -237,7 +237,8 @@ def _subtree_sums(
     return {node: out[k] for k, (node, _) in enumerate(roots)}
 
 
-def _additions(nodes: Sequence[Node], count: int) -> tuple[Additions, list[tuple[Node, int]]]:
+@lru_cache(maxsize=64)  # of every round, if no upload is lost
+def _additions(nodes: tuple[Node, ...], count: int) -> tuple[Additions, list[tuple[Node, int]]]:
     """Plans the additions that reduce these nodes to the sums of the largest complete subtrees.
 
     Returns two values: the additions, level by level, and the roots of the remaining subtrees, each with its slot. A
@@ -273,7 +274,7 @@ def _additions(nodes: Sequence[Node], count: int) -> tuple[Additions, list[tuple
 @lru_cache(maxsize=64)
 def _count_of_subtrees(rows: tuple[int, ...], count: int) -> int:
     """The number of largest complete subtrees that these rows of a tree of `count` rows form."""
-    return len(_additions([Node(0, k) for k in rows], count)[1])
+    return len(_additions(tuple(Node(0, k) for k in rows), count)[1])
 
 
 def _index_pairs(pairs: Sequence[tuple[int, int]]) -> Additions:

@@ -84,11 +84,24 @@ def square_norms(rows: Tensor) -> npt.NDArray[np.float64]:
     >>> square_norms(torch.tensor([[3.0, 4.0], [0.0, 1.0]])).tolist()
     [25.0, 1.0]
     """
+    return from_blocks(block_norms(rows))
+
+
+def block_norms(rows: Tensor) -> Tensor:
+    """The norms of blocks of columns of rows [C, d] -> float64 [C, blocks], of which `from_blocks` makes |rows[i]|^2.
+
+    On a GPU, the result is computed while the host continues.
+    """
     width = rows.shape[1] // BLOCK * BLOCK
     norms = [torch.linalg.vector_norm(rows[:, :width].unflatten(1, (-1, BLOCK)), dim=2)] if width else []
     if width < rows.shape[1]:
         norms.append(torch.linalg.vector_norm(rows[:, width:], dim=1, keepdim=True))
-    squares: npt.NDArray[np.float64] = torch.cat(norms, dim=1).double().cpu().square().cumsum(dim=1)[:, -1].numpy()
+    return torch.cat(norms, dim=1).double()
+
+
+def from_blocks(norms: Tensor) -> npt.NDArray[np.float64]:
+    """The squared norms [C] of rows, from the norms of their blocks [C, blocks] (`block_norms`)."""
+    squares: npt.NDArray[np.float64] = norms.cpu().square().cumsum(dim=1)[:, -1].numpy()
     return squares
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+K = TypeVar("K")
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
@@ -18,7 +21,7 @@ def to_host(tensor: Tensor) -> Tensor:
     return all_to_host({"": tensor})[""]
 
 
-def all_to_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def all_to_host(tensors: Mapping[K, Tensor]) -> dict[K, Tensor]:
     """The tensors on the host, with one wait for all copies."""
     if all(tensor.device.type != "cuda" for tensor in tensors.values()):
         return {name: tensor.cpu() for name, tensor in tensors.items()}

@@ -230,7 +230,7 @@ def _local_step(worker: Worker, batch: Batch) -> list[str]:
             for other in given:
                 refuse_two_names(name, next(iter(given)), other)
         with warnings.catch_warnings(action="ignore"):  # as in an evaluation
-            return list(observer.log.results())
+            return list(observer.log.results().result())
 
 
 def _try_evaluations(worker: Worker, config: EvalConfig, label: str) -> dict[str, Logged]:

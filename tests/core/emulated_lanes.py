@@ -60,7 +60,7 @@ class EmulatedLanes:
         self.seeds: list[int] = []
         self.joint = 0
 
-    def fork(self) -> None:
+    def fork(self, count: int) -> None:
         self.current = -1
 
     def join(self) -> None:

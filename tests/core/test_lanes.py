@@ -69,18 +69,18 @@ def lanes():
 
 def test_lanes_begin_after_the_main_stream_and_it_goes_on_after_them(cuda):
     main, three = cuda.current, lanes()
-    three.fork()
+    three.fork(2)  # of which the third has nothing to do
     three.on(1)
     three.join()
     assert cuda.current is main
-    assert all(stream.waits == [main] for stream in three.streams)
-    assert main.waits == three.streams
+    assert [stream.waits for stream in three.streams] == [[main], [main], []]
+    assert main.waits == three.streams[:2]
 
 
 def test_after_a_failed_capture_the_lanes_new_stream_waits_for_the_old_one(cuda):
     """The steps that the lane has taken so far are on the old stream, and `join` knows the new one only."""
     three = lanes()
-    three.fork()
+    three.fork(3)
     three.on(1)
     old, cuda.failing = three.streams[1], True
     with pytest.raises(RuntimeError, match="capturing"):
@@ -88,6 +88,8 @@ def test_after_a_failed_capture_the_lanes_new_stream_waits_for_the_old_one(cuda)
     assert three.streams[1] is not old
     assert three.streams[1].waits == [old]
     assert cuda.current is three.streams[1]
+    three.join()
+    assert cuda.current.waits == three.streams
 
 
 def test_graphs_after_dropped_ones_have_memory_of_their_own(cuda):

@@ -78,7 +78,7 @@ def test_local_work_and_its_counters_pass_two_billion():
     assert steps.tolist() == [3 * MANY, 9 * MANY]
     task = Task(0, (0, 1), (3, 9 * MANY), (MANY, 1), (1.0, 1.0), 0.1)
     assert task.load == 12 * MANY
-    _, _, seen = _tally(np.array([2, 1]), [torch.zeros(2), torch.zeros(1)], [[MANY, MANY], [MANY]], [0, 0])
+    _, _, seen = _tally(np.array([2, 1]), np.zeros(3), [[MANY, MANY], [MANY]], [0, 0])
     reports = ClientReports.of((0, 1), gradients=seen)
     assert reports.rows["gradients"].tolist() == [2 * MANY, MANY]
     costs = Costs(gradients=int(reports.rows["gradients"].sum())).add(Costs(gradients=MANY, uplink_floats=MANY))

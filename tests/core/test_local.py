@@ -65,7 +65,7 @@ def test_every_client_takes_exactly_the_steps_of_torchs_own_sgd(seed, steps, mom
                 torch.nn.utils.clip_grad_norm_([x], clip)
             optimizer.step()
         torch.testing.assert_close(ours.uploads["update"][client], x0 - x.detach(), rtol=1e-12, atol=1e-13)
-        assert ours.drift[client] == pytest.approx(drift, rel=1e-10)
+        assert ours.tally.drift[client] == pytest.approx(drift, rel=1e-10)
         if momentum and count:
             torch.testing.assert_close(
                 ours.moments[client], optimizer.state[x]["momentum_buffer"], rtol=1e-12, atol=1e-13
@@ -201,14 +201,14 @@ def test_losses_and_sample_counts_are_each_clients_own_at_unequal_steps(steps):
         [Batch((k, 0, -1), 100 + k) for k in clients],
     )
     k = np.array(steps)
-    assert result.gradients.tolist() == (100 + clients + k * (clients + 1)).tolist()
+    assert result.tally.gradients.tolist() == (100 + clients + k * (clients + 1)).tolist()
     finite = clients < 3
     means = np.where(k > 0, 10 * clients + (k - 1) / 2, np.nan)
-    np.testing.assert_array_equal(result.losses[finite], means[finite])
-    assert np.isinf(result.losses[3])
+    np.testing.assert_array_equal(result.tally.losses[finite], means[finite])
+    assert np.isinf(result.tally.losses[3])
     lasts = np.where(k > 0, 10 * clients + k - 1.0, np.nan)
     lasts[3] = 31.0  # the last finite one
-    np.testing.assert_array_equal(result.last_losses, lasts)
+    np.testing.assert_array_equal(result.tally.last_losses, lasts)
 
 
 def test_a_client_gets_the_same_bits_alone_and_in_any_cohort():

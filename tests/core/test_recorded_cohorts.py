@@ -223,7 +223,7 @@ def test_what_a_cohort_logs_is_logged_by_its_replay():
             steps.keep(range(4))
             if k == 4:
                 steps = TrainingLog(oracle.log, 4)  # as for the next clients: it sees replays only
-        rows.append(steps.results())
+        rows.append(steps.results().result())
     assert found[0].steps.refusal is None
     assert [kind.program is not None for kind in found[0].steps.kinds.values()] == [True, True]
     assert rows[0].keys() == rows[1].keys() == {"largest", "rate"}

@@ -12,9 +12,12 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torchmetrics import MeanMetric
 
 import raylfl
 from raylfl.core.lane_steps import Kind, LaneSteps
+from raylfl.runtime.workers.backend import LocalBackend
+from raylfl.runtime.workers.worker import Worker
 from tests.core.emulated_lanes import EmulatedLanes
 from tests.runtime.test_run import DIGITS
 
@@ -222,6 +225,75 @@ def test_a_graph_that_becomes_wrong_ends_the_run(runs):
 
     with pytest.raises(raylfl.errors.BadConfig, match=r"(?s)captured step number \d+.*runtime.step=autograd"):
         run_on_lanes(DIGITS, [*runs, *TOGETHER, "rounds=60", SAME_SIZES, "runtime.vectorize=never"], model=Drifting)
+
+
+# -- the host goes on while the device computes ------------------------------------------------------------------------
+
+
+def test_the_steps_of_the_next_round_are_launched_before_a_round_is_recorded(runs):
+    """So that a device computes while the host writes, evaluates and plans."""
+    launched, lanes = [], EmulatedLanes()
+
+    class Counting(raylfl.Callback):
+        def on_round_end(self, *record):
+            launched.append(lanes.replays)
+
+    with mock.patch("raylfl.runtime.workers.worker.lanes_of", return_value=lanes):
+        settings = [*runs, *TOGETHER, SAME_SIZES, "rounds=8", "runtime.backend=local", "runtime.vectorize=never"]
+        raylfl.run(DIGITS, settings, model=Net, callbacks=[Counting()])
+    assert len(launched) == 8
+    assert launched[-1] == launched[-2]  # with the last round but one, the steps of the last one are launched
+    assert launched[-2] > launched[-3] > launched[-4]
+
+
+@pytest.mark.parametrize("case", ["buffers", "a metric", "together"])
+def test_an_evaluation_between_the_launch_and_the_result_of_local_work_changes_neither(runs, case, monkeypatch):
+    """Batch normalisation has buffers, a metric object has state, and clients have unequal numbers of steps."""
+
+    class Normed(Net):
+        def __init__(self):
+            super().__init__()
+            self.body.insert(1, nn.BatchNorm1d(64))
+            self.right = MeanMetric() if case == "a metric" else None
+
+        def training_step(self, batch, batch_idx):
+            loss = super().training_step(batch, batch_idx)
+            self.log("twice", 2 * loss.detach())
+            if self.right is not None:
+                self.right(loss.detach())
+                self.log("seen", self.right)
+            return loss
+
+    settings = [*runs, *TOGETHER, "rounds=5", "eval.every=1", "eval.global=true", "local.epochs=1", "local.steps=null"]
+    settings += ["runtime.vectorize=always"] if case == "together" else []
+    ours, lanes = run_on_lanes(DIGITS, settings, model=Normed)
+    assert bool(lanes.replays) == (case == "buffers")
+    monkeypatch.setattr(LocalBackend, "begin", lambda *args: None)
+    theirs, _ = run_on_lanes(DIGITS, settings, model=Normed)
+    assert torch.equal(ours.params, theirs.params)
+    for mine, other in zip(ours.metrics, theirs.metrics, strict=True):
+        assert {k: v for k, v in mine.items() if k != "time/round"} == {
+            k: v for k, v in other.items() if k != "time/round"
+        }
+
+
+def test_work_that_fails_after_its_launch_is_tried_again_and_then_reported(runs, monkeypatch):
+    failures, plain = [], Worker._result
+
+    def result(self, *rest):
+        failures.append(len(failures))
+        if len(failures) < 3:
+            raise RuntimeError("an error that a kernel reports late")
+        return plain(self, *rest)
+
+    settings = [*runs, *TOGETHER, "runtime.client_retries=1", "runtime.vectorize=never", SAME_SIZES]
+    before = torch.get_rng_state()
+    expected, _ = run_on_lanes(DIGITS, settings, model=Net)
+    monkeypatch.setattr(Worker, "_result", result)
+    found, _ = run_on_lanes(DIGITS, settings, model=Net)
+    assert torch.equal(found.params, expected.params)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert len(failures) > 3
 
 
 # -- counts: what the host does for a step that is a graph -------------------------------------------------------------

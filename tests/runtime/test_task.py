@@ -25,7 +25,7 @@ from raylfl.runtime.workers import backend
 from raylfl.runtime.workers.backend import LocalBackend
 from raylfl.runtime.workers.local_work import cohort_work
 from raylfl.runtime.workers.measures import WeightedOracle
-from raylfl.runtime.workers.task import Chunk, ClientReports, Task, TaskResult, added_up, order_of
+from raylfl.runtime.workers.task import Chunk, ClientReports, Task, TaskResult, added_up, order_of, without_rows
 from raylfl.runtime.workers.worker import Worker
 from raylfl.testing import recorded_round
 
@@ -70,9 +70,12 @@ def test_joined_reports_keep_their_order_and_what_only_some_of_them_logged():
     assert len(ClientReports.joined([]).rows) == 0
 
 
-@pytest.mark.parametrize("each", [False, True])
-def test_uploads_that_were_added_up_are_kept_as_their_sum_only(each):
-    """Client 9, whose task failed, is left out; the upload `own` is in no sum and stays as rows."""
+@pytest.mark.parametrize("on_device", [False, True])
+def test_uploads_that_were_added_up_are_kept_as_their_sum_only(on_device):
+    """Client 9, whose task failed, is left out; the upload `own` is in no sum and stays as rows.
+
+    on_device: a GPU has added up the first task, another was divided for lack of memory and has rows.
+    """
     clients, rows = np.array([2, 4, 7]), torch.arange(15.0).reshape(3, 5)
     plan = SumPlan.of(clients, {"total": ("up", np.array([1.0, 10.0, 100.0]))}, torch.float32)
     results = [
@@ -80,7 +83,10 @@ def test_uploads_that_were_added_up_are_kept_as_their_sum_only(each):
         TaskResult(reports([4]), {"up": rows[1:2], "own": rows[1:2]}),
         TaskResult(reports([2, 7]), {"up": rows[[0, 2]], "own": rows[[0, 2]]}),
     ]
-    failed, first, second = pickle.loads(pickle.dumps(added_up(results, plan, each)))
+    if on_device:
+        results[1].sums = plan.parts([4], [results[1].uploads], stay=True)
+        results[1].uploads = without_rows(results[1].uploads, plan)
+    failed, first, second = pickle.loads(pickle.dumps(added_up(results, plan)))
     assert torch.equal(plan.sums([first.sums])["total"], torch.tensor([1.0, 10.0, 100.0]) @ rows)
     assert {name: own.tolist() for name, own in first.uploads.items()} == {"up": [], "own": rows[1:2].tolist()}
     assert {name: own.tolist() for name, own in second.uploads.items()} == {"up": [], "own": rows[[0, 2]].tolist()}

@@ -8,6 +8,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+import numpy as np
+
 from raylfl.components.options import Options
 from raylfl.components.registry import Registry
 from raylfl.core.arrays import Bools, Floats, Ints
@@ -45,4 +47,7 @@ class Link(Options, ABC):
 
         The entries are Bernoulli(q_i) draws keyed by (seed, round, client); q_i as in `failure`.
         """
-        return keyed_uniform(world.seed, "link", r, clients) < self.failure(r, clients, world)
+        failure = self.failure(r, clients, world)
+        if not failure.any():
+            return np.zeros(len(clients), dtype=bool)
+        return keyed_uniform(world.seed, "link", r, clients) < failure

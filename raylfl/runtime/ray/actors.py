@@ -127,7 +127,7 @@ class WorkerActor:
 
         self.fault("work", tasks[0].round)
         stay = call.separate == "resident"
-        done = added_up(results(), tasks[0].sums, each=worker.room is not None, stay=stay)
+        done = added_up(results(), tasks[0].sums, stay)
         self.fault("worked", tasks[0].round)
         values: list[Any] = [done]
         if call.separate in ("sums", "resident"):

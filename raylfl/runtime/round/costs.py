@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from raylfl.algorithms.graph import GraphAlgorithm
-from raylfl.core.algorithm import State
 from raylfl.core.arrays import Floats, Ints
-from raylfl.core.costs import Costs, RoundCosts, floats_in
+from raylfl.core.costs import Costs, RoundCosts
 from raylfl.core.cut import Cut
 from raylfl.experiment.parts import Experiment
 from raylfl.runtime.round.plan import Planner
@@ -25,13 +24,14 @@ class CostModel:
     def __init__(self, experiment: Experiment, planner: Planner, cut: Cut | None):
         self.experiment, self.planner, self.cut = experiment, planner, cut
 
-    def of_round(self, result: RoundResult, broadcast: State, second: State | None) -> RoundCosts:
-        """The costs, messages and simulated duration of one round.
+    def of_round(self, result: RoundResult, down: int, second: int) -> RoundCosts:
+        """The costs, messages and simulated duration of one round, whose uploads are not read.
 
-        second: the second broadcast, sent to the received clients after the server step; None if there is none.
+        down: the number of floats of the broadcast. second: of a second one, sent to the received clients after the
+        server step; 0 if there is none.
         """
         algorithm, r, reports = self.experiment.algorithm, result.round, result.reports.rows
-        sampled, down, up = len(r.cohort), floats_in(broadcast), result.up_floats
+        sampled, up = len(r.cohort), result.up_floats
         clients, steps = r.cohort, r.steps  # of all clients that train
         gradients, exchanged = int(reports["gradients"].sum()), 0
         messages: Ints | None = None  # of a graph, lost ones included: rows (sender, receiver), positions in the cohort
@@ -44,8 +44,7 @@ class CostModel:
         sent = algorithm.pattern.traffic(sampled, up, down)
         uplink, downlink = sent.uplink + exchanged, sent.downlink + exchanged
         peer = sent.peer if messages is None else up * len(messages)
-        if second is not None:
-            downlink += floats_in(second) * len(r.received_view.cohort)
+        downlink += second * len(r.received_view.cohort)
         if self.planner.samples_by_norm:  # all available clients receive x, train and send one norm
             clients = np.sort(reports["client"])
             steps, _ = self.planner.steps(r.index, clients)

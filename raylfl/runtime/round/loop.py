@@ -18,6 +18,7 @@ from torch import Tensor
 from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.core.algorithm import Algorithm, ServerState, State, normalise, overrides
+from raylfl.core.costs import floats_in
 from raylfl.core.deferred import Deferred
 from raylfl.core.population import Round
 from raylfl.core.reduce import finite_rows, weighted_sum
@@ -154,14 +155,18 @@ class Federation:
 
         # Commit.
         self.fault("commit", r)
-        self._commit(result, server_after, broadcast, answered)
+        self._commit(result, server_after, answered)
 
         # Measure, after the step; evaluations are in flight while the next round starts.
         measured, completed = Deferred.of(Metrics()), result.round
         if self.measurements is not None:
             measured = self.measurements.of_round(result, state, server, info, last)
-        del result  # it holds every upload, unless the measurements need them
+        second = 0 if answered is None else floats_in(algorithm.second_broadcast(server_after))
+        counted = floats_in(broadcast), second
+        # the uploads, unless the measurements need them
+        result, broadcast, answered = replace(result, uploads={}, sums=None, client_states=[]), {}, None
         yield
+        self._count_costs(result, *counted)
         return RoundRecord(measured.result(), self.planner.row(completed), self.planner.graph_line(completed))
 
     def collect(self) -> FederationState:
@@ -199,6 +204,8 @@ class Federation:
             if failure is not None:
                 raise failure
             if current is not None:
+                if self.state.round + 1 < until:
+                    self.planner.plan_ahead(self.state.round + 1)  # while the local work is in progress
                 self._proceed(current)
             earlier = current
 
@@ -233,7 +240,7 @@ class Federation:
         answered = update_clients_of(self.algorithm, server, result.visible_uploads, rows, received)
         return None if answered is None else {**answered, **unseen}
 
-    def _commit(self, result: RoundResult, server: ServerState, broadcast: State, answered: State | None) -> None:
+    def _commit(self, result: RoundResult, server: ServerState, answered: State | None) -> None:
         """Applies all changes of the round to `state`, in place.
 
         server: the server state after the round; answered: from `_update_clients`.
@@ -257,17 +264,20 @@ class Federation:
         state.server = server
         if state.average is not None:
             state.average = state.average.with_(server["x"])
-        if self.costs is not None:
-            second = None if answered is None else self.algorithm.second_broadcast(server)
-            costs = self.costs.of_round(result, broadcast, second)
-            state.costs = state.costs.add(costs.costs)
-            state.links = state.links.add(costs.ends, costs.floats)
-            state.seconds += costs.seconds
-            state.computation_seconds += costs.computation_seconds
         losses = result.reports.losses(received)
         if len(losses) and np.isfinite(mean := float(losses.mean())):
             state.last_finite_loss = mean
         state.round += 1
+
+    def _count_costs(self, result: RoundResult, down: int, second: int) -> None:
+        """Adds the costs of a round to `state`; arguments as in `CostModel.of_round`."""
+        state = self.state
+        if self.costs is not None:
+            costs = self.costs.of_round(result, down, second)
+            state.costs = state.costs.add(costs.costs)
+            state.links = state.links.add(costs.ends, costs.floats)
+            state.seconds += costs.seconds
+            state.computation_seconds += costs.computation_seconds
 
 
 def dispatch_of(

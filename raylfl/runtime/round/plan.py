@@ -5,6 +5,7 @@ It depends only on config, seed and round, unless the method chooses clients by 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 
@@ -39,6 +40,7 @@ class Planner:
         self.replayed = experiment.participation if isinstance(experiment.participation, Trace) else None
         self.samples_by_norm = experiment.algorithm.samples_by_norm and self.replayed is None
         self._graphs = GraphLines()
+        self._ahead: Round | None = None
         self._systems: dict[int, SystemInfo] = {}  # of this round, and of the previous one, which is being measured
         self._drawn: dict[int, tuple[ServerState, Floats]] = {}  # round -> (server state, the method's probabilities)
         self._coefficients: tuple[tuple[Floats | Bools, ...], Floats | None] = (), None  # arguments, and their result
@@ -149,10 +151,25 @@ class Planner:
         server: the server state before the round. For a method with `samples_by_norm` the round has all available
         clients, and `sampled` makes the final round.
         """
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead.index == r:
+            return ahead
         planned = self.round_of(r, *self.draw(r, server))
         if self.samples_by_norm:
             return replace(planned, received=np.ones(len(planned.cohort), dtype=bool))
         return planned
+
+    def plan_ahead(self, r: int) -> None:
+        """Plans round r before the rounds that precede it have ended, if the plan does not depend on them."""
+        if not self._depends_on_server:
+            with suppress(Exception):  # `plan` raises it in its own time
+                self._ahead = self.round_of(r, self.experiment.participation.draw(r, self.experiment.world))
+
+    @cached_property
+    def _depends_on_server(self) -> bool:
+        algorithm = self.experiment.algorithm
+        by_method = self.samples_by_norm or self._samples() or overrides(algorithm, "full_participation")
+        return self.replayed is not None or by_method or overrides(algorithm, "step_length")
 
     def sample_by_norms(self, result: RoundResult, server: ServerState) -> RoundResult:
         """Samples clients by their update norms; returns the round result of the sampled clients only.
@@ -176,7 +193,7 @@ class Planner:
         states = [result.client_states[k] for k in keep] if result.client_states else []
         return replace(result, round=planned, uploads=uploads, client_states=states)
 
-    def round_of(self, r: int, draw: Draw, p: Floats | None) -> Round:
+    def round_of(self, r: int, draw: Draw, p: Floats | None = None) -> Round:
         """Round r for clients that are drawn already: decides their order, local steps, learning rate and lost uploads.
 
         In a replay, local steps, lost uploads and probabilities are the recorded ones. On a graph no upload is lost,

@@ -37,6 +37,7 @@ class Attributes:
         self._metrics: list[Any] = [part for part in module.modules() if resettable(part)]
         self._parts: list[tuple[dict[str, Any], dict[str, Any]]] = []  # (live, snapshot)
         self._undo = list(also)
+        self._containers: list[tuple[Any, Any]] = []  # (live, snapshot)
         self._tensors: list[tuple[str, Tensor, int]] = [
             (name, p, p._version) for name, p in module.named_parameters() if not p.requires_grad
         ]
@@ -50,7 +51,7 @@ class Attributes:
                 self._parts.append((values, attributes))
                 waiting += [(f"{path}.{name}".lstrip("."), value) for name, value in attributes.items()]
                 hooks = [values[name] for name in TORCH - set(SET_BY_TASKS) if isinstance(values.get(name), dict)]
-                self._undo += [undo for table in hooks for undo in _contents(table)[1]]
+                self._containers += [(table, dict(table)) for table in hooks]
         seen = {id(value) for value in (*module.modules(), *module.parameters(), *module.buffers())}
         while waiting:
             name, value = waiting.pop()
@@ -64,7 +65,8 @@ class Attributes:
             elif isinstance(value, nn.Module):  # of no submodule
                 self._metrics += [value] if resettable(value) else []
             else:
-                inner, undo = _contents(value)
+                inner, containers, undo = _contents(value)
+                self._containers += containers
                 self._undo += undo
                 waiting += [(name, entry) for entry in inner]
 
@@ -76,6 +78,9 @@ class Attributes:
             if len(now) > len(before) + len(TORCH):
                 for name in now.keys() - before.keys() - TORCH:
                     del now[name]
+        for container, entries in self._containers:
+            if entries or container:  # most are tables of hooks, and empty
+                _refill(container, entries)
         for undo in self._undo:
             undo()
         for metric in self._metrics:
@@ -95,9 +100,10 @@ def resettable(part: Any) -> bool:
     return all(hasattr(part, name) for name in ("update", "compute", "reset"))
 
 
-def _contents(value: Any) -> tuple[Iterable[Any], list[Callable[[], object]]]:
-    """The objects to which an object refers, and functions that restore its references; both empty for other kinds."""
+def _contents(value: Any) -> tuple[Iterable[Any], list[tuple[Any, Any]], list[Callable[[], object]]]:
+    """The objects to which an object refers, its containers with their entries, and functions that restore the rest."""
     inner: list[Any] = []
+    containers: list[tuple[Any, Any]] = []
     undo: list[Callable[[], object]] = []
     if isinstance(value, tuple):
         inner += value
@@ -106,16 +112,16 @@ def _contents(value: Any) -> tuple[Iterable[Any], list[Callable[[], object]]]:
             undo.append(partial(np.copyto, value, value.copy()))
     elif isinstance(value, (dict, list, set, deque)) and len(value) <= LARGEST:
         inner += value.values() if isinstance(value, dict) else value
-        undo.append(partial(_refill, value, dict(value) if isinstance(value, dict) else list(value)))
+        containers.append((value, dict(value) if isinstance(value, dict) else list(value)))
     if _is_users(type(value)):
         if hasattr(value, "__dict__"):
             inner += vars(value).values()
-            undo.append(partial(_refill, vars(value), dict(vars(value))))
+            containers.append((vars(value), dict(vars(value))))
         slots = [name for cls in type(value).__mro__ for name in _slots(cls)]
         held = {name: getattr(value, name) for name in slots if hasattr(value, name)}
         inner += held.values()
         undo += [partial(object.__setattr__, value, name, entry) for name, entry in held.items()]
-    return inner, undo
+    return inner, containers, undo
 
 
 def _refill(container: Any, entries: Any) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
 import torch
@@ -167,12 +169,20 @@ class InProcess(Executor):
         return list(handles)
 
     def run(self, tasks: Sequence[Task], broadcast: State) -> Deferred[list[TaskResult]]:
+        begun = self.begin(tasks[0], broadcast) if tasks else None
+        rest = tasks if begun is None else tasks[1:]
+
         def results() -> list[TaskResult]:
-            with private_randomness():  # keeps the caller's generators
-                done = (self.attempt(task, broadcast, task.client_states) for task in tasks)
-                return added_up(done, tasks[0].sums if tasks else None, each=self.room is not None)
+            first = [begun.result()] if begun is not None else []
+            with private_randomness() if rest else nullcontext():  # keeps the caller's generators
+                done = (self.attempt(task, broadcast, task.client_states) for task in rest)
+                return added_up(chain(first, done), tasks[0].sums if tasks else None)
 
         return Deferred(results)
+
+    def begin(self, task: Task, broadcast: State) -> Deferred[TaskResult] | None:
+        """The result of a task that a device has begun to compute while the host continues; None without a device."""
+        return None
 
     def run_ring(self, tasks: Sequence[Task], broadcast: State) -> Deferred[list[TaskResult]]:
         def results() -> list[TaskResult]:
@@ -221,6 +231,11 @@ class LocalBackend(InProcess, Backend):
 
     def attempt(self, task: Task, broadcast: State, client_states: ClientStates) -> TaskResult:
         return self.worker.attempt(task, broadcast, client_states, self.timeout)
+
+    def begin(self, task: Task, broadcast: State) -> Deferred[TaskResult] | None:
+        if self.timeout is not None or not self.worker.computes_alone:
+            return None
+        return self.worker.begin(task, broadcast, task.client_states)
 
     def location(self) -> str | None:
         if (processes := self.worker.flat.processes) > 1:

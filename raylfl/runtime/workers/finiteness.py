@@ -20,7 +20,8 @@ def not_finite(flat: FlatModule, before: Tensor, result: LocalResult, squares: F
     finite before and has not changed, as in a mask of -inf, counts as finite. A client without local steps needs no
     loss. squares: |U_i|^2 of the clients' updates U_i [C], None if there are no updates. U_i is finite if |U_i|^2 is.
     """
-    good = np.isfinite(result.losses) | np.isnan(result.last_losses) & (result.gradients == 0)
+    tally = result.tally
+    good = np.isfinite(tally.losses) | np.isnan(tally.last_losses) & (tally.gradients == 0)
     reasons: list[str | None] = [None] * len(good)
     for name, rows in result.uploads.items():
         if name == "update" and squares is not None and np.isfinite(squares).all():

@@ -17,6 +17,7 @@ from raylfl.core.oracle import GradientMode
 from raylfl.core.partial_sums import SubtreeSums, SumPlan, add_up
 from raylfl.core.population import Round
 from raylfl.core.samples import as_tensor
+from raylfl.core.transfer import all_to_host
 
 K = TypeVar("K")
 ClientStates = Sequence[State | None] | State  # of each client, None without a state so far; or rows [C, ...] of all
@@ -255,32 +256,40 @@ class TaskResult:
         self.__dict__.update(state, uploads=unpack(state["uploads"]), sums=[unpack(term) for term in state["sums"]])
 
 
-def added_up(results: Iterable[TaskResult], plan: SumPlan | None, each: bool, stay: bool = False) -> list[TaskResult]:
+def added_up(results: Iterable[TaskResult], plan: SumPlan | None, stay: bool = False) -> list[TaskResult]:
     """The results of a worker's tasks, in which partial sums replace uploads as the plan says; None: nothing is added.
 
-    Failed tasks are left out. The first result that did not fail gets the sums of all tasks. each: each task is added
-    up alone, as soon as it is done (on a GPU, whose memory the next task may need); otherwise all at once. stay:
-    whether the sums stay on the device of the uploads; otherwise they are copied to the host.
+    Failed tasks are left out. The first result that did not fail gets the sums of all tasks: those that a GPU has added
+    up task by task, and of the other tasks' uploads. stay: whether the sums stay on the device of the uploads;
+    otherwise they are copied to the host.
     """
     if plan is None:
         return list(results)
-    done, parts = list[TaskResult](), list[list[SubtreeSums]]()
-    for group in ([result] for result in results) if each else [list(results)]:
-        done += group
-        added = [result for result in group if not result.failed]
-        if not added:
-            continue
-        clients = [client for result in added for client in result.clients]
-        parts.append(plan.parts(clients, [result.uploads for result in added], stay))
-        for result in added:
-            result.uploads = {
-                name: torch.empty(0, *rows.shape[1:], dtype=rows.dtype) if plan.replaces(name) else rows
-                for name, rows in result.uploads.items()
-            }
+    done, parts, rest = list[TaskResult](), list[list[SubtreeSums]](), list[TaskResult]()
+    for result in results:
+        done.append(result)
+        if result.sums:
+            parts.append(result.sums if stay else [all_to_host(sums) for sums in result.sums])
+            result.sums = []
+        elif not result.failed:
+            rest.append(result)
+    if rest:
+        clients = [client for result in rest for client in result.clients]
+        parts.append(plan.parts(clients, [result.uploads for result in rest], stay))
+        for result in rest:
+            result.uploads = without_rows(result.uploads, plan)
     if parts:
         first = next(result for result in done if not result.failed)
         first.sums = add_up(parts, len(plan.clients), stay) if parts[1:] else parts[0]
     return done
+
+
+def without_rows(uploads: State, plan: SumPlan) -> State:
+    """The uploads of a task; those that the plan's sums replace have no rows [0, ...]."""
+    return {
+        name: torch.empty(0, *rows.shape[1:], dtype=rows.dtype) if plan.replaces(name) else rows
+        for name, rows in uploads.items()
+    }
 
 
 def joined_rows(parts: Sequence[State], counts: Sequence[int]) -> State:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from raylfl.core.arrays import Floats
+from raylfl.core.deferred import Deferred
 from raylfl.core.flat import FlatModule
 from raylfl.core.local_optimizer import LocalOptimizer
 from raylfl.core.local_step import Observer
@@ -68,19 +69,32 @@ class TrainingLog:
         if values := self.step.take():
             self._steps.append((list(rows), values))
 
-    def results(self) -> dict[str, Floats]:
-        """Name -> one number per client, float64 [C], nan for a client that did not log it; resets metric objects."""
-        found = {name: np.full(self.clients, np.nan) for name in dict.fromkeys([*self._reduce, *self.objects])}
-        for name, how in self._reduce.items():
+    def results(self) -> Deferred[dict[str, Floats]]:
+        """Name -> one number per client, float64 [C], nan for a client that did not log it; resets metric objects.
+
+        The deferred result waits for the device.
+        """
+        numbers: dict[str, tuple[Tensor, np.ndarray]] = {}  # the values of all steps, and the clients that logged them
+        for name in self._reduce:
             steps = [(rows, values[name]) for rows, values in self._steps if name in values]
             if steps:
-                numbers = torch.cat([value.reshape(-1).double() for _, value in steps]).cpu().numpy()
-                owners = np.concatenate([rows for rows, _ in steps])
-                for client in np.unique(owners):
-                    found[name][client] = REDUCE[how](numbers[owners == client])
-        for name, metric in self.objects.items():
-            found[name][0] = as_number(name, value_of(metric))
+                values = torch.cat([value.reshape(-1).double() for _, value in steps])
+                numbers[name] = values, np.concatenate([rows for rows, _ in steps])
+        of_objects = {name: as_number(name, value_of(metric)) for name, metric in self.objects.items()}
+        for metric in self.objects.values():
             metric.reset()
+        return Deferred(lambda: self._reduced(numbers, of_objects))
+
+    def _reduced(
+        self, numbers: Mapping[str, tuple[Tensor, np.ndarray]], of_objects: Mapping[str, float]
+    ) -> dict[str, Floats]:
+        found = {name: np.full(self.clients, np.nan) for name in dict.fromkeys([*self._reduce, *self.objects])}
+        for name, (values, owners) in numbers.items():
+            on_host = values.cpu().numpy()
+            for client in np.unique(owners):
+                found[name][client] = REDUCE[self._reduce[name]](on_host[owners == client])
+        for name, value in of_objects.items():
+            found[name][0] = value
         return found
 
 

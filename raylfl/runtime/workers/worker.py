@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 
 from raylfl.core.algorithm import State
+from raylfl.core.arrays import Floats
 from raylfl.core.batchnorm import allow_single_samples
 from raylfl.core.buffers import travelling
+from raylfl.core.deferred import Deferred
 from raylfl.core.flat import FlatModule
 from raylfl.core.keyed import keyed_int
 from raylfl.core.lane_oracle import LaneOracle
@@ -25,7 +27,8 @@ from raylfl.core.lanes import LANES, lanes_of
 from raylfl.core.local import LocalResult, run_local
 from raylfl.core.local_optimizer import LocalOptimizer
 from raylfl.core.oracle import GradientMode, LoopOracle, private_randomness, seed_everything
-from raylfl.core.reduce import square_norms
+from raylfl.core.partial_sums import SubtreeSums
+from raylfl.core.reduce import block_norms, from_blocks
 from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.core.torch_state import torch_defaults
 from raylfl.core.transfer import all_to_host, to_device
@@ -45,7 +48,16 @@ from raylfl.runtime.workers.measures import ModelMeasures
 from raylfl.runtime.workers.module import devices, layout_for, make_module
 from raylfl.runtime.workers.optimizer import ModuleOptimizer, moments_of
 from raylfl.runtime.workers.step_trials import ASSIGNED, StepTrials, innermost_step
-from raylfl.runtime.workers.task import LOCAL_DRIFT, Chunk, ClientReports, ClientStates, Room, Task, TaskResult
+from raylfl.runtime.workers.task import (
+    LOCAL_DRIFT,
+    Chunk,
+    ClientReports,
+    ClientStates,
+    Room,
+    Task,
+    TaskResult,
+    without_rows,
+)
 from raylfl.runtime.workers.training import LocalObserver, Training
 
 COPIES = 8  # vectors [d] of a client in local work: x, start, direction, carry, update, and their copies
@@ -120,13 +132,14 @@ class Worker:
         self.loop.note = "; ".join(self.differences)
         self.room = None
         if self.device.type == "cuda" and self.oracle is not self.loop:
-            self.room = Room(self._most_clients(), self.together is None)
+            self.room = Room(self._most_clients(), self.computes_alone and self.together is None)
 
     def _form(self, trials: StepTrials) -> tuple[str | None, LoopOracle | VectorizedOracle | LaneOracle]:
         """(reason why tasks have one client, None if they have several; the oracle of local steps).
 
         On a GPU, clients run side by side on lanes, each by its own step. Steps without convolutions, which are faster
-        in one call for all clients, are vectorised if the clients take equal steps (`together`).
+        in one call for all clients, are vectorised if the clients take equal steps (`together`). The buffers of a
+        module have fixed memory side by side only, so that `runtime.vectorize=always` leaves such a module uncaptured.
         """
         setup, lanes, found = self.setup, lanes_of(self.device), trials.vectorized()
         runtime = setup.runtime
@@ -136,9 +149,12 @@ class Worker:
         refusal = "runtime.step=autograd" if runtime.step == "autograd" else refusal
         restore = self.attributes.restore
         if isinstance(found, VectorizedOracle) and (runtime.vectorize == "always" or vectorized_pays(self.flat.module)):
-            self.together, cohort_lanes = found, lanes_of(self.device)
-            assert cohort_lanes is not None
-            found.lanes = LaneSteps(found, cohort_lanes, self.training.log, restore, refusal)
+            if not self.flat.buffers:
+                self.together, cohort_lanes = found, lanes_of(self.device)
+                assert cohort_lanes is not None
+                found.lanes = LaneSteps(found, cohort_lanes, self.training.log, restore, refusal)
+            elif runtime.vectorize == "always":
+                return None, found
         oracle = LaneOracle(self.loop)
         oracle.lanes = LaneSteps(oracle, lanes, self.training.log, restore, refusal)
         return ASSIGNED if setup.assigned else None, oracle
@@ -158,7 +174,8 @@ class Worker:
         state = sum(rows.numel() for rows in setup.fresh_state(self.initial).values())
         client = flat.params.element_size() * (COPIES * flat.width + 2 * (state + len(self.initial.moments)))
         step = self._step_bytes()
-        most = room / (client + step) if self.together is not None else (room - LANES * step) / client
+        side_by_side = self.computes_alone and self.together is None
+        most = (room - LANES * step) / client if side_by_side else room / (client + step)
         return max(1, int(most))
 
     def _step_bytes(self) -> int:
@@ -199,50 +216,90 @@ class Worker:
     # -- local work ------------------------------------------------------------------------------------------
 
     def attempt(
-        self, task: Task, broadcast: State, client_states: ClientStates, timeout: float | None = None
+        self,
+        task: Task,
+        broadcast: State,
+        client_states: ClientStates,
+        timeout: float | None = None,
+        failure: Exception | None = None,
     ) -> TaskResult:
         """Runs a task, and repeats it `runtime.client_retries` times at most if it fails; the last result.
 
-        timeout: the time limit of an attempt in seconds; None: no limit.
+        timeout: the time limit of an attempt in seconds; None: no limit. failure: the error in which the first attempt
+        has ended already; None: it has not begun.
         """
         for _ in range(1 + self.setup.runtime.client_retries):
             try:
                 with time_limit(timeout):
-                    result = self.run(task, broadcast, client_states)
+                    result = self.run(task, broadcast, client_states, failure)
             except TimeoutError as error:  # raised where the worker does not handle it
                 result = TaskResult(ClientReports.failed(task.clients, str(error)))
             if not result.failed:
                 break
+            failure = None
         return result
 
+    @property
+    def computes_alone(self) -> bool:
+        """Whether the device computes while the host does other things."""
+        return self.oracle.lanes is not None
+
+    def begin(self, task: Task, broadcast: State, client_states: ClientStates) -> Deferred[TaskResult]:
+        """`attempt` whose first attempt is launched at once, and awaited with the deferred result.
+
+        The caller must have torch's default settings.
+        """
+        launched: Deferred[TaskResult] | None = None
+        failure: Exception | None = None
+        try:
+            if len(task.clients) <= self.most_clients:
+                with private_randomness():
+                    launched = self._launch(task, broadcast, client_states)
+        except Exception as error:
+            failure = error
+
+        def result() -> TaskResult:
+            nonlocal launched, failure
+            try:
+                if launched is not None:
+                    return launched.result()
+            except Exception as error:
+                launched, failure = None, error  # frees the uploads
+            with private_randomness():
+                return self.attempt(task, broadcast, client_states, failure=failure)
+
+        return Deferred(result)
+
     @torch_defaults()
-    def run(self, task: Task, broadcast: State, client_states: ClientStates) -> TaskResult:
+    def run(
+        self, task: Task, broadcast: State, client_states: ClientStates, failure: Exception | None = None
+    ) -> TaskResult:
         """Runs a task; returns its uploads as rows, and one new state per client.
 
         client_states: None for a client without a state so far. Exceptions except BadConfig become errors in the
         reports. If a call of several clients fails, its two halves are tried separately, down to single clients,
         because the cause may be a single client or a lack of memory. The global random generators are left seeded; a
-        caller in the same process must restore them.
+        caller in the same process must restore them. failure: as in `attempt`.
         """
         if len(task.clients) <= self.most_clients:
             try:
-                seed_everything(keyed_int(self.setup.seed, "user", task.round, *task.clients[:1]))
-                with exits_as_errors():
-                    return self._run(task, broadcast, client_states)
+                if failure is not None:
+                    raise failure
+                return self._launch(task, broadcast, client_states).result()
             except Diverged as diverged:
                 clients = ", ".join(map(str, task.clients[:4])) + ", ..." * (len(task.clients) > 4)
                 raise diverged.at(f"round {task.round}, client {clients}: ") from None
             except (BadConfig, RanksLost):
                 raise
-            except Exception as failure:
-                error = traceback_text(failure)
-                if isinstance(failure, torch.OutOfMemoryError):
-                    error += self._out_of_memory()
+            except Exception as error:
+                text = traceback_text(error)
+                if isinstance(error, torch.OutOfMemoryError):
+                    text += self._out_of_memory()
                     self.most_clients = max(1, len(task.clients) // 2)
-                    traceback.clear_frames(failure.__traceback__)  # they hold tensors
+                    traceback.clear_frames(error.__traceback__)  # they hold tensors
                     self.free_memory()
             if len(task.clients) == 1:
-                return TaskResult(ClientReports.failed(task.clients, error))
+                return TaskResult(ClientReports.failed(task.clients, text))
         return self._in_halves(task, broadcast, client_states)
 
     def _in_halves(self, task: Task, broadcast: State, client_states: ClientStates) -> TaskResult:
@@ -253,7 +310,7 @@ class Worker:
                 states: ClientStates = {name: rows[part] for name, rows in client_states.items()}
             else:
                 states = client_states[part]
-            result = self.run(task[part], broadcast, states)
+            result = self.run(replace(task[part], sums=None), broadcast, states)
             result.uploads = all_to_host(result.uploads)  # the memory may not hold those of all clients
             halves.append(result)
         return TaskResult.joined(halves)
@@ -276,7 +333,10 @@ class Worker:
             "or raise runtime.gpus_per_worker so that fewer workers share a GPU)\n"
         )
 
-    def _run(self, task: Task, broadcast: State, client_states: ClientStates) -> TaskResult:
+    @exits_as_errors()
+    def _launch(self, task: Task, broadcast: State, client_states: ClientStates) -> Deferred[TaskResult]:
+        """Starts the work of a task; only the deferred result waits for the device."""
+        seed_everything(keyed_int(self.setup.seed, "user", task.round, *task.clients[:1]))
         if self.device.type != "cpu" and broadcast is not self._broadcast[0]:  # copied once for all tasks
             self._broadcast = broadcast, {k: to_device(v, self.device) for k, v in broadcast.items()}
         broadcast = dict(broadcast if self.device.type == "cpu" else self._broadcast[1])
@@ -297,6 +357,7 @@ class Worker:
         with self.training.observed(optimizer, len(task.clients), task.steps[0], per_epoch) as observer:
             result = self._solve(task, oracle, broadcast, states, observer, optimizer, moments)
             logged = observer.log.results()
+        ways = sum((each.ways for each in oracles), Counter[GradientMode]())
         self.unchanged.check(task.round)
         if rows.shape[1]:
             target = result.client_state if self.setup.local_buffers else result.uploads
@@ -305,24 +366,50 @@ class Worker:
             target = result.client_state if self.setup.optimizer_state == "kept" else result.uploads
             target[MOMENTS] = result.moments
         uploads = result.uploads
-        squares = square_norms(uploads["update"]) if self.algorithm.uploads_update and "update" in uploads else None
-        finite = not_finite(self.flat, rows, result, squares)
+        has_update = self.algorithm.uploads_update and "update" in uploads
+        norms = block_norms(uploads["update"]) if has_update else None
+        plan, sums = task.sums, list[SubtreeSums]()
+        if plan is not None and self.computes_alone:  # now, as the next task may need the memory of the uploads
+            sums = plan.parts(task.clients, [uploads], stay=True)
+        return Deferred(lambda: self._result(task, rows, result, norms, sums, logged.result(), ways))
+
+    def _result(
+        self,
+        task: Task,
+        buffers: Tensor,
+        result: LocalResult,
+        norms: Tensor | None,
+        sums: list[SubtreeSums],
+        logged: dict[str, Floats],
+        ways: Counter[GradientMode],
+    ) -> TaskResult:
+        """The result of a task, after a wait for the device.
+
+        buffers: the module's buffers before the local work, rows [C, b]. norms: of the updates, by `block_norms`. sums:
+        of the uploads, if the device has added them up.
+        """
+        uploads, tally = result.uploads, result.tally
+        squares = None if norms is None else from_blocks(norms)
+        finite = not_finite(self.flat, buffers, result, squares)
         reports = ClientReports.of(
             task.clients,
-            loss=result.losses,
-            last_loss=result.last_losses,
-            gradients=result.gradients,
+            loss=tally.losses,
+            last_loss=tally.last_losses,
+            gradients=tally.gradients,
             square=0.0 if squares is None else squares,
             finite=[reason is None for reason in finite],
         )
         reports.reasons = {c: reason for c, reason in zip(task.clients, finite, strict=True) if reason}
-        reports.logged = logged if result.drift is None else logged | {LOCAL_DRIFT: result.drift}
-        reports.ways = sum((each.ways for each in oracles), Counter[GradientMode]())
-        plan = task.sums  # the worker adds up the uploads that it replaces, on the device
+        reports.logged = logged if tally.drift is None else logged | {LOCAL_DRIFT: tally.drift}
+        reports.ways = ways
+        plan = task.sums  # the worker adds up the uploads that it replaces
         uploads |= all_to_host({k: rows for k, rows in uploads.items() if plan is None or not plan.replaces(k)})
+        if plan is not None and sums:
+            uploads = without_rows(uploads, plan)
         states = all_to_host(result.client_state)
         rows_of = range(len(task.clients)) if states else ()
-        return TaskResult(reports, uploads, [{name: v[k : k + 1] for name, v in states.items()} for k in rows_of])
+        states_of = [{name: v[k : k + 1] for name, v in states.items()} for k in rows_of]
+        return TaskResult(reports, uploads, states_of, sums)
 
     def _steps_per_epoch(self, task: Task) -> int:
         """The number of local steps in one pass over the data of the task's first client."""
