@@ -205,7 +205,8 @@ class Federation:
                 raise failure
             if current is not None:
                 if self.state.round + 1 < until:
-                    self.planner.plan_ahead(self.state.round + 1)  # while the local work is in progress
+                    # while the local work is in progress
+                    self.planner.plan_ahead(self.state.round + 1, self.state.server)
                 self._proceed(current)
             earlier = current
 

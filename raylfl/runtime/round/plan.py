@@ -159,11 +159,11 @@ class Planner:
             return replace(planned, received=np.ones(len(planned.cohort), dtype=bool))
         return planned
 
-    def plan_ahead(self, r: int) -> None:
-        """Plans round r before the rounds that precede it have ended, if the plan does not depend on them."""
+    def plan_ahead(self, r: int, server: ServerState) -> None:
+        """Plans round r already, if the plan does not depend on the server state; server: a former one."""
         if not self._depends_on_server:
             with suppress(Exception):  # `plan` raises it in its own time
-                self._ahead = self.round_of(r, self.experiment.participation.draw(r, self.experiment.world))
+                self._ahead = self.round_of(r, *self.draw(r, server))
 
     @cached_property
     def _depends_on_server(self) -> bool:
@@ -193,7 +193,7 @@ class Planner:
         states = [result.client_states[k] for k in keep] if result.client_states else []
         return replace(result, round=planned, uploads=uploads, client_states=states)
 
-    def round_of(self, r: int, draw: Draw, p: Floats | None = None) -> Round:
+    def round_of(self, r: int, draw: Draw, p: Floats | None) -> Round:
         """Round r for clients that are drawn already: decides their order, local steps, learning rate and lost uploads.
 
         In a replay, local steps, lost uploads and probabilities are the recorded ones. On a graph no upload is lost,
