@@ -10,6 +10,7 @@ from raylfl.core.chunked_matrix import NARROWEST, ChunkedMatrix, columns
 from raylfl.core.threads import on_all_cores
 
 SPAN = 2**18  # numbers in a block; the temporary results of a block fit in the caches
+AT_ONCE = 2**21  # numbers; fewer are faster in one call than divided among threads
 
 
 def elementwise(step: Callable[..., tuple[Tensor, ...]], *vectors: Tensor) -> tuple[Tensor, ...]:
@@ -20,7 +21,8 @@ def elementwise(step: Callable[..., tuple[Tensor, ...]], *vectors: Tensor) -> tu
     >>> elementwise(lambda x, u: (x - 0.5 * u,), Tensor([1.0, 2.0]), Tensor([2.0, 4.0]))
     (tensor([0., 0.]),)
     """
-    if not any(isinstance(vector, ChunkedMatrix) for vector in vectors) and vectors[0].shape[-1] <= SPAN:
+    chunked = any(isinstance(vector, ChunkedMatrix) for vector in vectors)
+    if not chunked and max(vector.numel() for vector in vectors) <= AT_ONCE:
         return step(*vectors)
     empty = step(*(columns(vector, slice(0, 0)) for vector in vectors))
     out = tuple(none.new_empty(*none.shape[:-1], vectors[0].shape[-1]) for none in empty)

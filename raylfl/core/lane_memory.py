@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from raylfl.core.arrays import Ints
 from raylfl.core.local_rule import LocalRule
 from raylfl.core.local_step import Observer
 from raylfl.core.oracle import Batch
@@ -90,13 +91,17 @@ class Memory:
         return [tensor[rows] for tensor in held]
 
 
-def indices_of(batches: Sequence[Sequence[Batch]]) -> tuple[BatchSource | None, list[list[np.ndarray]]]:
-    """(source, sample indices of each step and client) if graphs can gather the batches by index; else (None, [])."""
-    indices: list[list[np.ndarray]] = []
+def indices_of(batches: Sequence[Sequence[Batch]]) -> tuple[BatchSource | None, list[Sequence[Ints]]]:
+    """(source, sample indices of each step and client) if graphs can gather the batches by index; else (None, []).
+
+    The indices of a step are one array [C, B] if they are so in `batches`.
+    """
+    indices: list[Sequence[Ints]] = []
     source: BatchSource | None = None
     for step in batches:
+        row: Sequence[Ints]
         if isinstance(step, EvenBatches):
-            row, sources = list(step.indices), [step.source]
+            row, sources = cast("Sequence[Ints]", step.indices), [step.source]
         else:
             indexed = [batch for batch in step if isinstance(batch, IndexedBatch)]
             if len(indexed) < len(step):
@@ -105,7 +110,8 @@ def indices_of(batches: Sequence[Sequence[Batch]]) -> tuple[BatchSource | None, 
         source = source or sources[0]
         if not source.plain or any(each is not source for each in sources):
             return None, []
-        indices.append([source.samples.row_numbers(samples) for samples in row])
+        numbers = source.samples.row_numbers
+        indices.append(numbers(row) if isinstance(row, np.ndarray) else [numbers(samples) for samples in row])
     return source, indices
 
 

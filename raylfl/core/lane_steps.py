@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raylfl.core.arrays import Ints
 from raylfl.core.flat import copy_together
 from raylfl.core.lane_memory import LocalCall, LocalSteps, Memory, indices_of, round_up
 from raylfl.core.lanes import Lanes
@@ -246,7 +247,7 @@ class LaneSteps:
         self.graphs.clear()
         self.lanes.forget()
 
-    def _fill(self, memory: Memory, call: LocalCall, indices: Sequence[Sequence[np.ndarray]]) -> None:
+    def _fill(self, memory: Memory, call: LocalCall, indices: Sequence[Sequence[Ints]]) -> None:
         """Copies the start of a call into the fixed memory; the indices and rates of all steps in one copy each."""
         count = len(call.x)
         memory.inner[:count].copy_(call.inner)
@@ -254,8 +255,11 @@ class LaneSteps:
             rows[:count].copy_(call.carry[name])
         table = np.zeros((count, len(indices), memory.size), dtype=np.int64)
         for t, step in enumerate(indices):
-            for c, samples in enumerate(step):
-                table[c, t, : len(samples)] = samples
+            if isinstance(step, np.ndarray):
+                table[: len(step), t, : step.shape[1]] = step
+            else:
+                for c, samples in enumerate(step):
+                    table[c, t, : len(samples)] = samples
         if indices:
             memory.table[:count, : len(indices)].copy_(_pin(torch.from_numpy(table), call.x), non_blocking=True)
         rates = torch.tensor(call.rates, dtype=call.x.dtype)

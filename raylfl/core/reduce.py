@@ -11,13 +11,14 @@ from torch import Tensor
 
 from raylfl.core.chunked_matrix import ChunkedMatrix
 from raylfl.core.elementwise import elementwise
+from raylfl.core.transfer import to_device
 
 BLOCK = 16_384  # columns that are processed at a time
 
 
 def column(values: npt.ArrayLike, like: Tensor) -> Tensor:
     """A [C, 1] column of one number per client, in the dtype and on the device of `like`."""
-    return torch.as_tensor(np.asarray(values, dtype=np.float64)).to(like.device, like.dtype)[:, None]
+    return to_device(torch.as_tensor(np.asarray(values, dtype=np.float64)).to(like.dtype), like.device)[:, None]
 
 
 def tree_sum(rows: Tensor) -> Tensor:
