@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -82,7 +81,7 @@ class Round:
         """The system state of all N clients before the round was sampled; None without `system_of`."""
         return None if self.system_of is None else self.system_of()
 
-    @cached_property
+    @property
     def received_view(self) -> Round:
         """This round restricted to the clients whose uploads were received, in the same order."""
         return self._only(received=True)
