@@ -22,7 +22,7 @@ from torch import Tensor
 from raylfl.core.arrays import Floats, Ints
 from raylfl.core.reduce import BLOCK, column
 from raylfl.core.threads import on_all_cores
-from raylfl.core.transfer import to_host
+from raylfl.core.transfer import to_device, to_host
 
 CACHED = 2**18  # numbers in a block of columns, all rows together; they fit in the caches
 ON_DEVICE = 2**28  # the same on a GPU, where few large calls are fast
@@ -204,8 +204,9 @@ def _subtree_sums(
     values of `nodes` in order. stay: as in `SumPlan.parts`. all_cores: whether spans of columns are added in parallel,
     if they are on the host.
     """
-    additions, roots = _additions(tuple(nodes), count)
     first = pieces[0][0]
+    planned, roots = _additions(tuple(nodes), count)
+    additions = [(_there(left, first), _there(right, first)) for left, right in planned]
     width, root_slots = first.shape[1], [slot for _, slot in roots]
     out = first.new_empty(len(roots), width)
     on_host = first.device.type == "cpu"
@@ -235,6 +236,11 @@ def _subtree_sums(
             add(span)
     out = out if stay else to_host(out)
     return {node: out[k] for k, (node, _) in enumerate(roots)}
+
+
+def _there(places: Places, rows: Tensor) -> Places:
+    """An index on the device of these rows, which would otherwise wait for a copy at each use."""
+    return places if isinstance(places, slice) else to_device(places, rows.device)
 
 
 @lru_cache(maxsize=64)  # of every round, if no upload is lost

@@ -12,8 +12,8 @@ K = TypeVar("K")
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """The CPU tensor on the device: an asynchronous copy from pinned memory on a GPU, the tensor itself on a CPU."""
-    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+    """The tensor on the device: the tensor itself if it is there, else a copy from pinned memory, without a wait."""
+    return tensor if tensor.device.type == device.type else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def to_host(tensor: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_a
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 import raylfl
+from raylfl.runtime.workers.worker import Worker
 
 aten = torch.ops.aten
 MOVES = (aten._to_copy.default, aten.copy_.default)
@@ -166,6 +167,22 @@ def waits_there(config: Any, overrides: Sequence[str]) -> list[str]:
     """The waits of the run on the device."""
     run_there(config, overrides)
     return list(waits)
+
+
+def waits_of_launches(config: Any, overrides: Sequence[str]) -> list[list[str]]:
+    """The waits during each launch of local work in a run on the device."""
+    found, launch = [], Worker._launch
+
+    def watched(self: Worker, *arguments: Any) -> Any:
+        before = len(waits)
+        launched = launch(self, *arguments)
+        found.append(waits[before:])
+        return launched
+
+    device()
+    with mock.patch.object(Worker, "_launch", watched), mock.patch.object(Worker, "computes_alone", True):
+        run_there(config, overrides)
+    return found
 
 
 def gpu_rows() -> list[dict[str, str]]:

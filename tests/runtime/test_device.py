@@ -133,6 +133,17 @@ def test_local_steps_never_wait_for_a_batch_on_its_way_to_the_device(process, ru
     assert not beyond(many, few)
 
 
+@pytest.mark.parametrize("vectorize", ["always", "never"])
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "focus", "fedaware"])
+def test_the_launch_of_local_work_waits_for_nothing(process, runs, algorithm, vectorize):
+    """So that the host goes on; also for several tasks, buffers, client states, norms and sums of uploads."""
+    model = "model={class_path: tests.runtime.modules.Noisy}"
+    settings = [*runs, model, f"algorithm.name={algorithm}", f"runtime.vectorize={vectorize}", "runtime.micro_cohort=2"]
+    launches = process.submit(simulated.waits_of_launches, DIGITS, [*settings, "rounds=3"]).result()
+    assert len(launches) >= 3
+    assert not any(launches)
+
+
 def test_the_simulated_device_refuses_and_waits(process):
     """The property on which the tests above rest."""
     assert process.submit(simulated.mix).result() == "expected all tensors to be on the same device"

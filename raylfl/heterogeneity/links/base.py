@@ -48,6 +48,6 @@ class Link(Options, ABC):
         The entries are Bernoulli(q_i) draws keyed by (seed, round, client); q_i as in `failure`.
         """
         failure = self.failure(r, clients, world)
-        if not failure.any():
+        if not np.any(failure):
             return np.zeros(len(clients), dtype=bool)
         return keyed_uniform(world.seed, "link", r, clients) < failure

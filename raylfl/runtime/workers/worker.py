@@ -105,6 +105,7 @@ class Worker:
         self.rule = replace(setup.rule, clip_norm=None) if self.training.gradients.clips else setup.rule
         self.attributes = Attributes(module, [partial(sharded.ranks.together, "restore")] if sharded else [])
         self.initial = self._initial()
+        self._initial_buffers = self.initial.buffers.to(self.device)
         images_last = self.layout != "contiguous"  # faster for any layout of the weights
         self.train = self._source(setup.train, self.layout == "channels_last")
         self.measured = self.train.measuring(images_last)
@@ -340,7 +341,7 @@ class Worker:
         if self.device.type != "cpu" and broadcast is not self._broadcast[0]:  # copied once for all tasks
             self._broadcast = broadcast, {k: to_device(v, self.device) for k, v in broadcast.items()}
         broadcast = dict(broadcast if self.device.type == "cpu" else self._broadcast[1])
-        buffers = broadcast.pop(BUFFERS, self.initial.buffers.to(self.device))
+        buffers = broadcast.pop(BUFFERS, self._initial_buffers)
         states, oracle = self._states(client_states), self._oracle_for(task)
         rows = states.pop(BUFFERS, buffers.expand(len(task.clients), -1))
         oracle.write_buffers(rows)
@@ -369,7 +370,8 @@ class Worker:
         has_update = self.algorithm.uploads_update and "update" in uploads
         norms = block_norms(uploads["update"]) if has_update else None
         plan, sums = task.sums, list[SubtreeSums]()
-        if plan is not None and self.computes_alone:  # now, as the next task may need the memory of the uploads
+        if plan is not None and (self.room is not None or self.computes_alone):
+            # now: the next task may need the memory of the uploads
             sums = plan.parts(task.clients, [uploads], stay=True)
         return Deferred(lambda: self._result(task, rows, result, norms, sums, logged.result(), ways))
 
@@ -418,9 +420,10 @@ class Worker:
 
     def _states(self, client_states: ClientStates) -> State:
         if isinstance(client_states, dict):
-            return {name: rows.to(self.device) for name, rows in client_states.items()}
+            return {name: to_device(rows, self.device) for name, rows in client_states.items()}
         fresh = self.setup.fresh_state(self.initial)
-        return {name: torch.cat([(state or fresh)[name] for state in client_states]).to(self.device) for name in fresh}
+        rows_of = {name: torch.cat([(state or fresh)[name] for state in client_states]) for name in fresh}
+        return {name: to_device(rows, self.device) for name, rows in rows_of.items()}
 
     def _solve(
         self,
