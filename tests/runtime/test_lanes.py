@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+from dataclasses import replace
 from unittest import mock
 
 import pytest
@@ -15,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torchmetrics import MeanMetric
 
 import raylfl
+from benchmarks import gpu
 from raylfl.core.lane_steps import Kind, LaneSteps
 from raylfl.runtime.workers.backend import LocalBackend
 from raylfl.runtime.workers.worker import Worker
@@ -318,7 +320,7 @@ class Counted(EmulatedLanes):
         return self.launch
 
 
-def calls_and_launches(runs, monkeypatch, steps, *settings):
+def calls_and_launches(runs, monkeypatch, steps, config):
     """(Python calls in raylfl, torch operators, launches) of the third call of a run, whose graphs are known."""
     monkeypatch.setattr(Kind, "due", lambda kind, c, t: not kind.compared)
     monkeypatch.setattr(LaneSteps, "_compare", _assume)
@@ -344,7 +346,7 @@ def calls_and_launches(runs, monkeypatch, steps, *settings):
     lanes = Counted()
     monkeypatch.setattr("raylfl.runtime.workers.worker.lanes_of", lambda device: lanes)
     fixed = ["runtime.backend=local", "runtime.micro_cohort=8", SAME_SIZES, "runtime.vectorize=never", "rounds=4"]
-    raylfl.run(DIGITS, [*runs, MLP, *fixed, f"local.steps={steps}", *settings])
+    raylfl.run(config, [*runs, *fixed, f"local.steps={steps}", "local.batch_size=2", "participation.size=3"])
     return counted[-1]
 
 
@@ -365,11 +367,13 @@ class Operators(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def test_a_captured_step_is_one_launch_and_nothing_else(runs, monkeypatch):
+@pytest.mark.parametrize("name", ["W1", "W2", "W3", "pfl", pytest.param("ResNet-18", marks=pytest.mark.exhaustive)])
+def test_a_captured_step_is_one_launch_and_nothing_else(runs, monkeypatch, name):
     """More steps add launches only: no operator outside graphs, so no copy and no wait, and at most 60 Python calls."""
-    few, many = (calls_and_launches(runs, monkeypatch, k) for k in (4, 12))
+    workload = replace(gpu.SPEED[name], clients=8, samples=8 * 6)
+    few, many = (calls_and_launches(runs, monkeypatch, k, workload.config(4)) for k in (2, 5))
     steps = many[2] - few[2]
-    assert steps == 8  # of three clients at once
+    assert steps == 3  # of three clients at once
     views = 3 * steps  # of the losses of each step
     assert many[1] - few[1] <= views
     assert (many[0] - few[0]) / steps <= 60
