@@ -207,6 +207,15 @@ def test_the_bits_do_not_depend_on_what_was_computed_before():
         (["model.name=lenet5", "runtime.layout=contiguous"], "contiguous"),
         (["model.name=lenet5", "local.optimizer=module"], "contiguous"),
         (["model.name=lenet5", "runtime.vectorize=always"], "channels_last"),
+        (["model.name=lenet5", "local.batch_size=50"], "batch_last"),
+        (
+            ["model.name=lenet5", "data.init_args={shape: [3, 32, 32], num_train: 400}", "local.batch_size=32"],
+            "batch_last",
+        ),
+        (
+            ["model.name=lenet5", "data.init_args={shape: [3, 32, 32], num_train: 400}", "local.batch_size=33"],
+            "channels_last",
+        ),
         (["model.name=cnn_sfl"], "channels_last"),  # its second convolution has 32 input channels
         (["model.name=cnn_sfl", "runtime.layout=batch_last"], "batch_last"),
         (["model.name=logistic"], "contiguous"),

@@ -153,7 +153,10 @@ def test_the_shortest_of_several_calls_is_taken():
 # -- the rule of runtime.layout, case by case -------------------------------------------------------------------------
 
 
-FEW, MANY, NONE = (SimpleNamespace(convolutions=[1] * n, pays=pays) for n, pays in ((1, True), (1, False), (0, False)))
+FEW, MANY, NONE = (
+    SimpleNamespace(convolutions=[1] * n, pays=lambda size, pays=pays: pays)
+    for n, pays in ((1, True), (1, False), (0, False))
+)
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
@@ -177,6 +180,7 @@ def layout(
         runtime=SimpleNamespace(layout=setting, vectorize=vectorize, precision=precision),
         optimizer=optimizer,
         dtype=dtype,
+        batch_size=20,
     )
     module = Model()
     module.layer = nn.Conv2d(1, 1, 1) if convolutions else nn.Linear(1, 1)

@@ -144,7 +144,7 @@ class RuntimeConfig(Options):
         Doc(
             "the memory order of images and convolutions: `channels_last` is up to twice as fast on a CPU, "
             "`batch_last` even faster for convolutions of few channels, as in LeNet-5; auto: chosen by the model's "
-            "layers"
+            "layers and the batch size"
         ),
     ] = "auto"
     client_retries: Annotated[int, Ge(0), Doc("further attempts at a client's work")] = 2

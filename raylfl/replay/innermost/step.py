@@ -59,13 +59,14 @@ class Innermost:
         self.scores, self.convolutions = translation.scores, translation.convolutions
         self.text = "\n".join(_text(translation, call) for call in translation.calls)
 
-    @property
-    def pays(self) -> bool:
-        """Whether the translation makes one client's steps faster: all convolutions have few input channels.
+    def pays(self, size: int) -> bool:
+        """Whether the translation makes one client's steps on batches of this size faster than channels-last ones.
 
+        So it is if all convolutions have few input channels, and batches of coloured images are computed in one piece.
         False for a step without convolutions.
         """
-        return bool(self.convolutions) and all(c.channels <= FEW for c in self.convolutions)
+        whole = size <= LARGEST or self.shape[0] == 1
+        return bool(self.convolutions) and whole and all(c.channels <= FEW for c in self.convolutions)
 
     def gradients(self, content: Sequence[Tensor], weights: Sequence[Tensor], out: Sequence[Tensor]) -> Tensor:
         """Writes the gradients to `out`; returns the loss of one client's batch, or the losses [C] of a cohort.

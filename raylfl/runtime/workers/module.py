@@ -86,7 +86,8 @@ def layout_for(
 
     contiguous: [n, c, h, w], torch's default; channels_last: [n, h, w, c]; batch_last: [c, h, w, n], for steps that can
     be translated to it (`raylfl.replay.innermost`). auto: for float32 on a CPU, batch_last for convolutions of few
-    channels and channels_last otherwise; contiguous in all other cases. The choice never depends on a timing, because
+    channels (of coloured images: in batches of at most 32) and channels_last otherwise; contiguous in all other cases.
+    The choice never depends on a timing, because
     the layouts differ by rounding. The layout is always contiguous for a module without 2-D convolutions, with hooks on
     local work, or with its own optimizer.
 
@@ -110,7 +111,8 @@ def layout_for(
             "translated: cross-entropy of plain layers, one client at a time on a CPU, with convolutions without "
             "strides, dilation and groups (leave it at auto)"
         )
-    return "batch_last" if step is not None and (setting == "batch_last" or step.pays) else "channels_last"
+    batch_last = step is not None and (setting == "batch_last" or step.pays(setup.batch_size))
+    return "batch_last" if batch_last else "channels_last"
 
 
 def devices(setup: WorkerSetup) -> tuple[torch.device, Callable[[], AbstractContextManager[Any]]]:
