@@ -26,7 +26,7 @@ from raylfl.components.options import Doc
 from raylfl.core.algorithm import Info, ServerState, State, normalise
 from raylfl.core.arrays import Floats
 from raylfl.core.draws import Law, at_least_once, exchangeable, fixed_set
-from raylfl.core.elementwise import elementwise
+from raylfl.core.elementwise import LIGHT, elementwise
 from raylfl.core.population import Round, SystemInfo
 from raylfl.core.reduce import weighted_sum
 from raylfl.core.summing import Coefficients, Summing
@@ -189,7 +189,7 @@ class Aggregating(Summing):
         return {"update": self.rule.coefficients(r)}
 
     def server_step_from_sums(self, server: ServerState, sums: State, r: Round) -> tuple[ServerState, Info]:
-        (x,) = elementwise(lambda x, update: (x - self.gamma * update,), server["x"], sums["update"])
+        (x,) = elementwise(lambda x, u: (x - self.gamma * u,), server["x"], sums["update"], at_once=LIGHT)
         return {"x": x}, {}
 
     def expected_coefficients(

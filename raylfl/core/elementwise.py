@@ -10,19 +10,19 @@ from raylfl.core.chunked_matrix import NARROWEST, ChunkedMatrix, columns
 from raylfl.core.threads import on_all_cores
 
 SPAN = 2**18  # numbers in a block; the temporary results of a block fit in the caches
-AT_ONCE = 2**21  # numbers; fewer are faster in one call than divided among threads
+LIGHT = 2**21  # numbers; for a step of two operations, fewer are faster in one call than divided among threads
 
 
-def elementwise(step: Callable[..., tuple[Tensor, ...]], *vectors: Tensor) -> tuple[Tensor, ...]:
+def elementwise(step: Callable[..., tuple[Tensor, ...]], *vectors: Tensor, at_once: int = SPAN) -> tuple[Tensor, ...]:
     """The tensors step(*vectors), computed on blocks of columns in parallel, with the same bits as one call.
 
-    vectors: vectors [d] or matrices [R, d]. Column j of a result must depend on columns j of the vectors only.
+    vectors: vectors [d] or matrices [R, d]. Column j of a result must depend on columns j of the vectors only. at_once:
+    up to this number of columns there is one call.
 
     >>> elementwise(lambda x, u: (x - 0.5 * u,), Tensor([1.0, 2.0]), Tensor([2.0, 4.0]))
     (tensor([0., 0.]),)
     """
-    chunked = any(isinstance(vector, ChunkedMatrix) for vector in vectors)
-    if not chunked and max(vector.numel() for vector in vectors) <= AT_ONCE:
+    if not any(isinstance(vector, ChunkedMatrix) for vector in vectors) and vectors[0].shape[-1] <= at_once:
         return step(*vectors)
     empty = step(*(columns(vector, slice(0, 0)) for vector in vectors))
     out = tuple(none.new_empty(*none.shape[:-1], vectors[0].shape[-1]) for none in empty)
