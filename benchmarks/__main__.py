@@ -19,7 +19,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import clients, many_nodes, pinned, sums, workers
+from benchmarks import clients, many_nodes, pinned, steps, sums, workers
 from benchmarks.neighbours import beside_neighbours
 from benchmarks.pages import MEASUREMENTS, ROOT, plain_table, write_measurement, write_part
 from benchmarks.peers import command as peers
@@ -32,6 +32,7 @@ from benchmarks.workloads import USERS
 PARTS = (
     "speed",
     "users",
+    "steps",
     "stateful",
     "evaluation",
     "neighbours",
@@ -53,6 +54,7 @@ STATEFUL = ("focus", "scaffold", "feddyn", "mifa", "fedaware")
 
 PAGES: dict[str, Callable[[Any], str]] = {
     "speed": page_of_ratios,
+    "steps": steps.page,
     "clients": clients.page,
     "workers": workers.page,
     "pinned": pinned.page,
@@ -101,6 +103,8 @@ def main() -> None:
             results[part] = speed()
         elif part == "users":
             results[part] = users()
+        elif part == "steps":
+            results[part] = [steps.measure(name) for name in USERS_ROUNDS]
         elif part == "stateful":
             results[part] = stateful()
         elif part == "evaluation":
