@@ -54,6 +54,7 @@ STATEFUL = ("focus", "scaffold", "feddyn", "mifa", "fedaware")
 
 PAGES: dict[str, Callable[[Any], str]] = {
     "speed": page_of_ratios,
+    "stateful": lambda rows: plain_table([{key: row[key] for key in ("algorithm", "to_fedavg")} for row in rows]),
     "steps": steps.page,
     "clients": clients.page,
     "workers": workers.page,

@@ -56,7 +56,8 @@ def page_of_ratios(rows: Sequence[Mapping[str, Any]]) -> str:
     workloads = dict.fromkeys(row["workload"] for row in rows)
     cells = {(row["workload"], row["setting"]): f"{row['ratio']:.2f}" for row in rows}
     settings = dict.fromkeys(row["setting"] for row in rows)
-    return table([{"workload": w} | {setting: cells[w, setting] for setting in settings} for w in workloads])
+    titles = {w: f"{w}: {WORKLOADS[w].title}" for w in workloads}
+    return table([{"workload": titles[w]} | {setting: cells[w, setting] for setting in settings} for w in workloads])
 
 
 def beside_fedavg(name: str, algorithm: str, runtime: dict[str, Any], rounds: int) -> dict[str, Any]:

@@ -8,9 +8,8 @@ from contextlib import ExitStack
 from typing import Any
 from unittest import mock
 
-from benchmarks.floor import floor_seconds
+from benchmarks import rounds
 from benchmarks.pages import table
-from benchmarks.rounds import run_seconds
 from benchmarks.workloads import USERS
 from raylfl.core.oracle import LoopOracle
 from raylfl.core.vectorized import VectorizedOracle
@@ -33,15 +32,12 @@ def measure(name: str) -> dict[str, Any]:
     rounds in process, start-up included. reference: the median round of clients one by one by the reference step,
     divided by the bare loop's, which is measured before and after.
     """
-    rounds, workload = ROUNDS[name], USERS[name]
-    before = floor_seconds(workload, rounds)
-    reference = sorted(run_seconds(workload, rounds, REFERENCE))
-    floor = sorted(before[1:] + floor_seconds(workload, rounds)[1:])
-    ratio = reference[len(reference) // 2] / floor[len(floor) // 2]
-    return {"workload": name, "comparisons": share_of_comparisons(name), "reference": ratio}
+    reference = rounds.measure(name, "the reference step", REFERENCE, ROUNDS[name], of=USERS)
+    return {"workload": name, "comparisons": share_of_comparisons(name), "reference": reference.ratio}
 
 
 def share_of_comparisons(name: str) -> float:
+    """`comparisons` of a workload, as in `measure`."""
     spent, inside = [0.0], [False]
 
     def timed(plain: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,7 +57,7 @@ def share_of_comparisons(name: str) -> float:
     with ExitStack() as stack:
         for owner, method in COMPARISONS:
             stack.enter_context(mock.patch.object(owner, method, timed(getattr(owner, method))))
-        run_seconds(USERS[name], COMPARED, {"backend": "local"})
+        rounds.run_seconds(USERS[name], COMPARED, {"backend": "local"})
     return spent[0] / (time.process_time() - began)
 
 

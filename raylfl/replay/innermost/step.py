@@ -65,8 +65,8 @@ class Innermost:
         So it is if all convolutions have few input channels, and batches of coloured images are computed in one piece.
         False for a step without convolutions.
         """
-        whole = size <= LARGEST or self.shape[0] == 1
-        return bool(self.convolutions) and whole and all(c.channels <= FEW for c in self.convolutions)
+        one_piece_or_grey = size <= LARGEST or self.shape[0] == 1
+        return bool(self.convolutions) and one_piece_or_grey and all(c.channels <= FEW for c in self.convolutions)
 
     def gradients(self, content: Sequence[Tensor], weights: Sequence[Tensor], out: Sequence[Tensor]) -> Tensor:
         """Writes the gradients to `out`; returns the loss of one client's batch, or the losses [C] of a cohort.

@@ -88,14 +88,15 @@ class TrainingLog:
     def _reduced(
         self, numbers: Mapping[str, tuple[Tensor, np.ndarray]], of_objects: Mapping[str, float]
     ) -> dict[str, Floats]:
-        found = {name: np.full(self.clients, np.nan) for name in dict.fromkeys([*self._reduce, *self.objects])}
+        """`results`, from the values of all steps with the clients that logged them, and the metric objects' values."""
+        of_clients = {name: np.full(self.clients, np.nan) for name in dict.fromkeys([*self._reduce, *self.objects])}
         for name, (values, owners) in numbers.items():
             on_host = values.cpu().numpy()
             for client in np.unique(owners):
-                found[name][client] = REDUCE[self._reduce[name]](on_host[owners == client])
+                of_clients[name][client] = REDUCE[self._reduce[name]](on_host[owners == client])
         for name, value in of_objects.items():
-            found[name][0] = value
-        return found
+            of_clients[name][0] = value
+        return of_clients
 
 
 class Training:

@@ -133,7 +133,7 @@ class Worker:
         self.loop.note = "; ".join(self.differences)
         self.room = None
         if self.device.type == "cuda" and self.oracle is not self.loop:
-            self.room = Room(self._most_clients(), self.computes_alone and self.together is None)
+            self.room = Room(self._most_clients(), self._side_by_side)
 
     def _form(self, trials: StepTrials) -> tuple[str | None, LoopOracle | VectorizedOracle | LaneOracle]:
         """(reason why tasks have one client, None if they have several; the oracle of local steps).
@@ -175,8 +175,7 @@ class Worker:
         state = sum(rows.numel() for rows in setup.fresh_state(self.initial).values())
         client = flat.params.element_size() * (COPIES * flat.width + 2 * (state + len(self.initial.moments)))
         step = self._step_bytes()
-        side_by_side = self.computes_alone and self.together is None
-        most = (room - LANES * step) / client if side_by_side else room / (client + step)
+        most = (room - LANES * step) / client if self._side_by_side else room / (client + step)
         return max(1, int(most))
 
     def _step_bytes(self) -> int:
@@ -244,6 +243,11 @@ class Worker:
     def computes_alone(self) -> bool:
         """Whether the device computes while the host does other things."""
         return self.oracle.lanes is not None
+
+    @property
+    def _side_by_side(self) -> bool:
+        """Whether clients always take their own steps, on lanes of a GPU."""
+        return self.computes_alone and self.together is None
 
     def begin(self, task: Task, broadcast: State, client_states: ClientStates) -> Deferred[TaskResult]:
         """`attempt` whose first attempt is launched at once, and awaited with the deferred result.
