@@ -16,6 +16,7 @@ from raylfl.experiment.assemble import assemble
 from raylfl.models import MODELS
 from raylfl.replay.innermost.steps import InnermostSteps
 from raylfl.replay.innermost.translation import IGNORED
+from raylfl.replay.proof import Diverged
 from raylfl.runtime.workers.backend import LocalBackend
 from raylfl.runtime.workers.task import Chunk
 
@@ -167,6 +168,27 @@ def test_an_evaluation_may_use_the_network_with_other_weights_and_in_other_ways(
             for _ in range(3):
                 assert torch.equal(called(flat.module.layers, x), expected)
                 assert torch.equal(flat.module.layers(x), plain)
+
+
+def test_outputs_that_differ_at_first_are_the_networks_own():
+    flat, steps, shape = both(lenet, torch.float32)
+    network, right, x = flat.module.layers, steps.first.outputs, torch.randn(5, *shape)
+    steps.first.outputs = lambda *given: 1.01 * right(*given)
+    with torch.no_grad():
+        expected = network(x)
+        with steps.evaluating(), pytest.warns(UserWarning, match="other outputs in batch-last layout"):
+            found = [network(x) for _ in range(4)]
+    assert all(torch.equal(outputs, expected) for outputs in found)
+
+
+def test_outputs_that_differ_later_end_the_evaluation():
+    flat, steps, shape = both(lenet, torch.float32)
+    network, right, x = flat.module.layers, steps.first.outputs, torch.randn(5, *shape)
+    with torch.no_grad(), steps.evaluating():
+        network(x)
+        steps.first.outputs = lambda *given: 1.01 * right(*given)
+        with pytest.raises(Diverged, match=r"differ by 9\.9e-03 .*set runtime\.layout=contiguous"):
+            network(x)
 
 
 def test_a_worker_measures_the_same_in_any_layout():
