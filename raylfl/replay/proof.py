@@ -29,6 +29,7 @@ NOISE = 64  # in units of eps times the largest entry of all gradients: smaller 
 TRIES = 8  # steps at parameters changed in their last bits, which show how far the reference itself moves
 MARGIN = 4  # how many of these moves the form may be away from the reference
 NEARBY = 16  # in units of eps: the rounding errors of sums of hundreds of terms
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}  # by size in bytes, for comparisons of bits
 POINTS = 4  # parameters so far away, at which a form shows that it is right
 
 
@@ -105,7 +106,7 @@ def difference(reference: Outcome, other: Outcome, pieces: Mapping[str, int], ep
     if names[0] != names[1]:
         expected, actual = (", ".join(dict.fromkeys(part)) or "nothing" for part in names)
         return f"logs {actual} instead of {expected}"
-    largest = float(reference.row.abs().amax()) if reference.row.numel() else 0.0
+    largest = float(reference.row.abs().amax()) if eps is not None and reference.row.numel() else 0.0
     parts = [("loss", reference.loss, other.loss, abs(float(reference.loss.abs().amax())))]
     sizes = list(pieces.values())
     rows = zip(pieces, reference.row.split(sizes, -1), other.row.split(sizes, -1), strict=True)
@@ -256,5 +257,5 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
         return False
     # as_strided: a single entry may have any stride
     flat = (t.detach().reshape(-1).contiguous().as_strided((t.numel(),), (1,)) for t in (a, b))
-    first, second = (t.view(torch.uint8) for t in flat)
+    first, second = (t.view(INTEGERS.get(t.itemsize, torch.int64)) for t in flat)  # faster than bytes
     return torch.equal(first, second)
