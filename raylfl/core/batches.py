@@ -8,12 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from raylfl.core.arrays import Ints
 from raylfl.core.keyed import keyed_words
 from raylfl.core.oracle import Batch
-from raylfl.core.samples import BatchSource, EvenBatches
+from raylfl.core.samples import BatchSource, EvenBatches, IndexedBatch
+from raylfl.replay.innermost.steps import takes
+from raylfl.replay.innermost.translation import IGNORED
 
+MOST_FILLED = 2  # largest ratio of all samples to real samples in filled-up batches; else one call per batch size
 AHEAD = 8 * 2**20  # bytes of samples gathered in advance for the next steps of a single client
 
 
@@ -156,3 +161,38 @@ class CohortBatches:
             batches = self.source.batches([self.orders.indices(step, [0])[0] for step in steps])
             self._ready = dict(zip(steps, batches, strict=True))
         return self._ready.pop(t)
+
+
+def fill_up(batches: Sequence[Batch], sizes: Sequence[int]) -> tuple[Tensor, ...] | None:
+    """Batches (inputs, labels) of unequal sizes as two tensors [C, B, ...], in which shorter batches are filled up.
+
+    A batch is filled up with copies of its first sample and the label `IGNORED`, which cross-entropy leaves out. sizes:
+    the number of samples of each batch. Returns None for batches of another form, empty batches, batches that are not
+    from one `BatchSource` that is `plain`, and sizes so unequal that one forward pass per size is less work.
+    """
+    indexed = IndexedBatch.of_one_source(batches)
+    if (
+        not indexed
+        or not indexed[0].source.plain
+        or min(sizes) == 0
+        or len(sizes) * max(sizes) > MOST_FILLED * sum(sizes)
+    ):
+        return None
+    indices = np.empty((len(indexed), max(sizes)), dtype=np.int64)
+    for row, b in zip(indices, indexed, strict=True):
+        row[: b.size], row[b.size :] = b.indices, b.indices[0]
+    content = EvenBatches(indexed[0].source, indices).stack()
+    if not takes(content, ndim=2):
+        return None
+    content[1][torch.from_numpy(np.arange(indices.shape[1]) >= np.array(sizes)[:, None])] = IGNORED
+    return content
+
+
+def stack_batches(batches: Sequence[Batch]) -> tuple[Tensor, ...]:
+    """Batches of equal size as tensors [C, B, ...], read by one call of `gather` if all come from one source."""
+    if isinstance(batches, EvenBatches):
+        return batches.stack()
+    together = IndexedBatch.together(batches)
+    if together is not None:
+        return tuple(t.unflatten(0, (len(batches), -1)) for t in together)
+    return tuple(torch.stack(parts) for parts in zip(*(b.content for b in batches), strict=True))

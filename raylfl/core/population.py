@@ -1,11 +1,11 @@
-"""The clients of a run (Population), a sampled round (Round), and the system state before it (SystemInfo).
+"""The clients of a run (Population, ClientShards), a sampled round (Round), the system state before it (SystemInfo).
 
-All three hold numbers per client; none holds a vector of the model's width.
+They hold numbers per client and per sample; none holds a vector of the model's width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,30 @@ from raylfl.core.arrays import Bools, Floats, Ints
 
 if TYPE_CHECKING:
     from raylfl.core.mixing import Edges
+
+
+@dataclass(frozen=True)
+class ClientShards:
+    """The sample indices of each client, in one array that processes can share.
+
+    N clients have n_i samples each. indices: their sample indices, int64 [sum n_i]. offsets: int64 [N + 1]; client i
+    owns the samples indices[offsets[i]:offsets[i+1]].
+    """
+
+    indices: Ints
+    offsets: Ints
+
+    @staticmethod
+    def of(clients: Sequence[Ints]) -> ClientShards:
+        return ClientShards(np.concatenate(clients).astype(np.int64), np.cumsum([0, *map(len, clients)]))
+
+    def __getitem__(self, client: int) -> Ints:
+        return self.indices[self.offsets[client] : self.offsets[client + 1]]
+
+    @property
+    def sizes(self) -> Ints:
+        """The number of samples n_i of each of the N clients, int64 [N]."""
+        return np.diff(self.offsets)
 
 
 @dataclass(frozen=True)

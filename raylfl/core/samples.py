@@ -390,27 +390,3 @@ def sizes_of(batches: Sequence[Batch]) -> list[int]:
     if isinstance(batches, EvenBatches):
         return [batches.indices.shape[1]] * len(batches)
     return [b.size for b in batches]
-
-
-@dataclass(frozen=True)
-class ClientShards:
-    """The sample indices of each client, in one array that processes can share.
-
-    N clients have n_i samples each. indices: their sample indices, int64 [sum n_i]. offsets: int64 [N + 1]; client i
-    owns the samples indices[offsets[i]:offsets[i+1]].
-    """
-
-    indices: Ints
-    offsets: Ints
-
-    @staticmethod
-    def of(clients: Sequence[Ints]) -> ClientShards:
-        return ClientShards(np.concatenate(clients).astype(np.int64), np.cumsum([0, *map(len, clients)]))
-
-    def __getitem__(self, client: int) -> Ints:
-        return self.indices[self.offsets[client] : self.offsets[client + 1]]
-
-    @property
-    def sizes(self) -> Ints:
-        """The number of samples n_i of each of the N clients, int64 [N]."""
-        return np.diff(self.offsets)

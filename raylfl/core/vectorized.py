@@ -22,22 +22,21 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from raylfl.core.batches import fill_up, stack_batches
 from raylfl.core.cohort_buffers import CohortBuffers, Rows
 from raylfl.core.flat import FlatModule, copy_together
 from raylfl.core.oracle import Batch, GradientMode, Oracle, private_randomness, seed_everything, seed_for
 from raylfl.core.reference import ReferenceStep, loss_of
-from raylfl.core.samples import EvenBatches, IndexedBatch, sizes_of
+from raylfl.core.samples import sizes_of
 from raylfl.core.slots import aligned_rows
 from raylfl.core.torch_state import checks_without_symbols
 from raylfl.replay.innermost.step import Innermost
 from raylfl.replay.innermost.steps import InnermostSteps, takes
-from raylfl.replay.innermost.translation import IGNORED
 from raylfl.replay.proof import Diverged, Outcome, Schedule, compare
 from raylfl.replay.recorded.steps import RecordedSteps
 from raylfl.replay.step_log import StepLog
 
 SEEN = 8  # calls of one shape before it is recorded: recording costs as much as eight calls save
-MOST_FILLED = 2  # largest ratio of all samples to real samples in filled-up batches; else one call per batch size
 TOGETHER = "clients of a call together"
 DENSE = GradientMode("cohort", f"{TOGETHER}: dense layers as batched matrix products")
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -423,38 +422,3 @@ def names_of(tensors: Sequence[Tensor], module: nn.Module, kind: str = "_paramet
     number = {id(p): k for k, p in enumerate(tensors)}
     held = [(f"{path}.{name}", p) for path, part in module.named_modules() for name, p in getattr(part, kind).items()]
     return [(name, number[id(p)]) for name, p in held if id(p) in number]
-
-
-def fill_up(batches: Sequence[Batch], sizes: Sequence[int]) -> tuple[Tensor, ...] | None:
-    """Batches (inputs, labels) of unequal sizes as two tensors [C, B, ...], in which shorter batches are filled up.
-
-    A batch is filled up with copies of its first sample and the label `IGNORED`, which cross-entropy leaves out. sizes:
-    the number of samples of each batch. Returns None for batches of another form, empty batches, batches that are not
-    from one `BatchSource` that is `plain`, and sizes so unequal that one forward pass per size is less work.
-    """
-    indexed = IndexedBatch.of_one_source(batches)
-    if (
-        not indexed
-        or not indexed[0].source.plain
-        or min(sizes) == 0
-        or len(sizes) * max(sizes) > MOST_FILLED * sum(sizes)
-    ):
-        return None
-    indices = np.empty((len(indexed), max(sizes)), dtype=np.int64)
-    for row, b in zip(indices, indexed, strict=True):
-        row[: b.size], row[b.size :] = b.indices, b.indices[0]
-    content = EvenBatches(indexed[0].source, indices).stack()
-    if not takes(content, ndim=2):
-        return None
-    content[1][torch.from_numpy(np.arange(indices.shape[1]) >= np.array(sizes)[:, None])] = IGNORED
-    return content
-
-
-def stack_batches(batches: Sequence[Batch]) -> tuple[Tensor, ...]:
-    """Batches of equal size as tensors [C, B, ...], read by one call of `gather` if all come from one source."""
-    if isinstance(batches, EvenBatches):
-        return batches.stack()
-    together = IndexedBatch.together(batches)
-    if together is not None:
-        return tuple(t.unflatten(0, (len(batches), -1)) for t in together)
-    return tuple(torch.stack(parts) for parts in zip(*(b.content for b in batches), strict=True))

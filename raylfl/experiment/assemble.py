@@ -16,8 +16,7 @@ from raylfl.config.load import Config, escape
 from raylfl.config.placement import assigns_clients, obstacle
 from raylfl.core.mixing import DOUBLY
 from raylfl.core.pattern import Ring, Star
-from raylfl.core.population import Population
-from raylfl.core.samples import ClientShards
+from raylfl.core.population import ClientShards, Population
 from raylfl.errors import BadConfig, BadValue
 from raylfl.experiment.data_source import LoadedData, class_of, load_data, makes
 from raylfl.experiment.parts import Experiment, Optimum, WorkerSetup

@@ -17,9 +17,9 @@ from raylfl.core.algorithm import Algorithm, State
 from raylfl.core.arrays import Ints
 from raylfl.core.local_optimizer import LocalOptimizer
 from raylfl.core.local_rule import LocalRule
-from raylfl.core.population import Population
+from raylfl.core.population import ClientShards, Population
 from raylfl.core.returned import init_clients_of
-from raylfl.core.samples import ClientShards, SampleSet
+from raylfl.core.samples import SampleSet
 from raylfl.diagnostics.metric_names import Better, stated_directions
 from raylfl.heterogeneity.links import Link
 from raylfl.heterogeneity.participation.base import Participation

@@ -18,8 +18,8 @@ from raylfl.config.placement import obstacle
 from raylfl.core.arrays import Ints
 from raylfl.core.keyed import keyed_int
 from raylfl.core.oracle import Batch, private_randomness
-from raylfl.core.population import Population
-from raylfl.core.samples import ClientShards, SampleSet
+from raylfl.core.population import ClientShards, Population
+from raylfl.core.samples import SampleSet
 from raylfl.core.vectorized import vectorized_pays
 from raylfl.diagnostics.metric_names import higher_is_better
 from raylfl.errors import BadConfig, exits_as_errors, own_code

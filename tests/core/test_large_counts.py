@@ -12,8 +12,8 @@ from torch.utils.data import Dataset
 from raylfl.core.batches import BatchOrders, CohortBatches, below
 from raylfl.core.costs import Costs
 from raylfl.core.local import _tally
-from raylfl.core.population import Population
-from raylfl.core.samples import BatchSource, ClientShards, SampleSet
+from raylfl.core.population import ClientShards, Population
+from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.data.by_index import MappedArrays
 from raylfl.heterogeneity.partition.deal import cut, equal_sizes
 from raylfl.heterogeneity.work import LocalWork

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import Dataset, TensorDataset
 
-from raylfl.core.samples import BatchSource, ClientShards, SampleSet
+from raylfl.core.population import ClientShards
+from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.errors import BadConfig
 
 CPU = torch.device("cpu")

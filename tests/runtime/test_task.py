@@ -14,8 +14,7 @@ import torch
 from raylfl.algorithms.fedavg import FedAvg
 from raylfl.core.oracle import GradientMode
 from raylfl.core.partial_sums import SumPlan
-from raylfl.core.population import Population
-from raylfl.core.samples import ClientShards
+from raylfl.core.population import ClientShards, Population
 from raylfl.experiment.parts import BUFFERS, MEAN, MOMENTS
 from raylfl.runtime.records import checkpoint
 from raylfl.runtime.records.checkpoint import Checkpoints, sha256_of_shards

@@ -25,7 +25,7 @@ from typing import Any
 from raylfl.config.changes import complete_options, defining, fingerprint_of_config, refuse_changes
 from raylfl.config.formats import FORMAT
 from raylfl.core.algorithm import State
-from raylfl.core.samples import ClientShards
+from raylfl.core.population import ClientShards
 from raylfl.errors import BadConfig, RaylflError, Say
 from raylfl.experiment.parts import Experiment
 from raylfl.runtime.records.files import atomic_write, discard, sync_folder

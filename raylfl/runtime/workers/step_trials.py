@@ -116,6 +116,15 @@ class StepTrials:
             loss = partial(self.loop.loss, batch.content)
             return Cut.after(self.algorithm.cut, flat.module, flat.parameters, loss, batch.size)
 
+    def step_bytes(self) -> int:
+        """The memory that one step of the largest batch allocates on the GPU, beside parameters and data."""
+        samples, device = np.resize(self.setup.trial, self.setup.batch_size), self.flat.params.device
+        with self._trial():
+            before = torch.cuda.memory_allocated(device)
+            torch.cuda.reset_peak_memory_stats(device)
+            self.loop.gradients(self.flat.params[None], [self.train.batch(samples)], lambda c: 0)
+            return torch.cuda.max_memory_allocated(device) - before
+
     def _once(self, kind: str, trial: Callable[[], T]) -> T:
         """The result of a kind of trial, which is made if the check has not made it."""
         if kind not in self.shown:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -133,7 +132,7 @@ class Worker:
         self.loop.note = "; ".join(self.differences)
         self.room = None
         if self.device.type == "cuda" and self.oracle is not self.loop:
-            self.room = Room(self._most_clients(), self._side_by_side)
+            self.room = Room(self._most_clients(trials.step_bytes()), self._side_by_side)
 
     def _form(self, trials: StepTrials) -> tuple[str | None, LoopOracle | VectorizedOracle | LaneOracle]:
         """(reason why tasks have one client, None if they have several; the oracle of local steps).
@@ -160,11 +159,11 @@ class Worker:
         oracle.lanes = LaneSteps(oracle, lanes, self.training.log, restore, refusal)
         return ASSIGNED if setup.assigned else None, oracle
 
-    def _most_clients(self) -> int:
+    def _most_clients(self, step: int) -> int:
         """The number of clients whose local steps fit into the memory of the worker's part of the GPU at once.
 
-        A client needs room for its parameters, optimizer state, carry, uploads and state, and its step for what one
-        measured step of the largest batch allocates. The card counts as the largest power of two GiB below its size, of
+        A client needs room for its parameters, optimizer state, carry, uploads and state, and its step for the `step`
+        bytes that a measured one allocates. The card counts as the largest power of two GiB below its size, of
         which a fifth and the data set are left out, so that cards of one class give the same division.
         """
         flat, setup = self.flat, self.setup
@@ -174,23 +173,8 @@ class Worker:
         room = size_class * min(setup.runtime.on(1).gpus, 1.0) * (1 - RESERVE) - held
         state = sum(rows.numel() for rows in setup.fresh_state(self.initial).values())
         client = flat.params.element_size() * (COPIES * flat.width + 2 * (state + len(self.initial.moments)))
-        step = self._step_bytes()
         most = (room - LANES * step) / client if self._side_by_side else room / (client + step)
         return max(1, int(most))
-
-    def _step_bytes(self) -> int:
-        """The memory that one step of the largest batch allocates on the GPU, beside parameters and data."""
-        samples = np.resize(self.setup.trial, self.setup.batch_size)
-        before, buffers = torch.cuda.memory_allocated(self.device), self.flat.read_buffers()
-        torch.cuda.reset_peak_memory_stats(self.device)
-        try:
-            with private_randomness(keyed_int(self.setup.seed, "check")), self.recorder.into(None):
-                self.flat.module.train()
-                self.loop.gradients(self.flat.params[None], [self.train.batch(samples)], lambda c: 0)
-            return torch.cuda.max_memory_allocated(self.device) - before
-        finally:
-            self.flat.write_buffers(buffers)
-            self.attributes.restore()
 
     def _oracle_for(self, task: Task) -> LoopOracle | VectorizedOracle | LaneOracle:
         """The oracle of a task's local steps."""
