@@ -1,0 +1,56 @@
+"""How many clients a GPU has room for, with a card whose memory is counted by hand."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from raylfl.config.load import load_config
+from raylfl.core.lanes import LANES
+from raylfl.experiment.assemble import assemble
+from raylfl.runtime.workers.backend import LocalBackend
+from raylfl.runtime.workers.step_trials import StepTrials
+from tests.runtime.test_run import DIGITS
+
+STEP = 3 * 2**20  # bytes that a step allocates
+
+
+@pytest.fixture
+def worker(monkeypatch):
+    """A worker with momentum and SCAFFOLD's client states, on a card of 40 GiB in which a step allocates STEP bytes."""
+    experiment = assemble(load_config(DIGITS, ["local.momentum=0.9", "algorithm.name=scaffold"]))
+    worker, peak = LocalBackend(experiment.setup).worker, [0]
+    gradients = worker.loop.gradients
+    worker.loop.gradients = lambda *args: (peak.__setitem__(0, 700 + STEP), gradients(*args))[1]
+    card = SimpleNamespace(total_memory=40 * 2**30 - 12345)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 700)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: peak.__setitem__(0, 700))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: peak[0])
+    return worker
+
+
+def test_the_measured_step_is_of_the_largest_batch_and_leaves_nothing_behind(worker):
+    trials = StepTrials(worker.setup, worker.loop, worker.train, worker.training, worker.attributes, worker.recorder)
+    before, sizes = [worker.flat.params.clone(), worker.flat.read_buffers()], []
+    batch = worker.train.batch
+    worker.train.batch = lambda indices: (sizes.append(len(indices)), batch(indices))[1]
+    assert trials.step_bytes() == STEP
+    assert sizes == [worker.setup.batch_size]
+    assert all(map(torch.equal, before, [worker.flat.params, worker.flat.read_buffers()]))
+
+
+@pytest.mark.parametrize(("share", "together"), [(1.0, True), (0.25, True), (0.25, False)])
+def test_room_is_the_class_of_the_card_less_a_fifth_and_the_data(worker, monkeypatch, share, together):
+    d = worker.flat.width
+    of_client = 4 * (8 * d + 2 * (d + d))  # eight copies; SCAFFOLD's variate and the momentum, before and after
+    data = sum(array.nbytes for array in worker.setup.train.arrays)
+    monkeypatch.setattr(type(worker.setup.runtime), "on", lambda self, processes: SimpleNamespace(gpus=share))
+    monkeypatch.setattr(type(worker), "_side_by_side", property(lambda self: not together))
+    worker.initial = worker.initial._replace(moments=torch.zeros(d))
+    room = 32 * 2**30 * share * 0.8 - data
+    expected = room / (of_client + STEP) if together else (room - LANES * STEP) / of_client
+    assert worker._most_clients(STEP) == np.floor(expected)
