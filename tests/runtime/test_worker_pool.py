@@ -91,7 +91,7 @@ def test_a_call_behind_others_that_kill_its_worker_is_repeated_without_end(fake)
             behind.append(pool.submit(0, WorkerCall("run", ())))
         return [pool.submit(0, WorkerCall("measure", ()))]
 
-    assert pool.repeated([sent], 1, send) == ["measured"]
+    assert pool.with_retries([sent], 1, send) == ["measured"]
 
 
 def test_a_call_that_kills_its_worker_by_itself_is_repeated_as_often_as_allowed(fake):

@@ -18,7 +18,7 @@ from raylfl.core.samples import as_tensor
 from raylfl.core.summing import rows_reason
 from raylfl.experiment.parts import Experiment, Initial
 from raylfl.runtime.ray.channel import Channel
-from raylfl.runtime.ray.cohort import BlocksInFlight, CohortInFlight
+from raylfl.runtime.ray.cohort import CohortInFlight, numbers_by_worker, results_of_blocks, send_blocks
 from raylfl.runtime.ray.connection import direct_bytes
 from raylfl.runtime.ray.failures import StatesLost
 from raylfl.runtime.ray.group import WorkerGroup, kind_of_group
@@ -89,7 +89,8 @@ class RayBackend(Backend):
         return Deferred(CohortInFlight(self.channel, tasks, self.shared_broadcast(broadcast)).results)
 
     def run_blocks(self, calls: Sequence[BlockCall]) -> Deferred[list[Any]]:
-        return Deferred(BlocksInFlight(self.channel, calls).results)
+        sent = send_blocks(self.channel, calls)
+        return Deferred(lambda: results_of_blocks(self.channel, calls, sent))
 
     def run_ring(self, tasks: Sequence[Task], broadcast: State) -> Deferred[list[TaskResult]]:
         """Submits the whole ring at once: each upload goes to the next worker by reference."""
@@ -215,10 +216,8 @@ def items_of_calls(assigned: Sequence[int | None], workers: int) -> list[list[in
     >>> items_of_calls([None, None, 4, None, 4, 1], 2)
     [[0, 3], [1], [2, 4], [5]]
     """
-    by_worker: dict[int | None, list[int]] = {None: []}
-    for k, worker in enumerate(assigned):
-        by_worker.setdefault(worker, []).append(k)
-    free = by_worker.pop(None)
+    by_worker = numbers_by_worker(assigned)
+    free = by_worker.pop(None, [])
     return [*(free[w::workers] for w in range(min(workers, len(free)))), *by_worker.values()]
 
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from raylfl.core.partial_sums import depth_first
-from raylfl.errors import RaylflError
 from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.connection import direct_bytes
 from raylfl.runtime.ray.group import StoredSums
@@ -58,9 +57,7 @@ class CohortInFlight:
 
     def _first_shares(self) -> list[Share]:
         """Divides all tasks into shares, one per call: by worker if clients are pinned, otherwise by load."""
-        by_worker: dict[int | None, Share] = {}
-        for k in range(len(self.tasks)):
-            by_worker.setdefault(self.channel.worker_of(self.tasks[k]), []).append(k)
+        by_worker = numbers_by_worker(map(self.channel.worker_of, self.tasks))
         if None in by_worker:
             return shares([task.load for task in self.tasks], len(self.channel.pool), in_tree_order(self.tasks))
         return list(by_worker.values())
@@ -73,12 +70,10 @@ class CohortInFlight:
         self.sent = self.channel.pool.send(calls)
 
     def _separate(self, tasks: Sequence[Task]) -> str | None:
-        """The separate value of a call (`RunArguments`).
+        """The separate value of a call (`RunArguments`): `sums` or `resident` if sums are too large for its answer.
 
-        It is `sums` or `resident` if the sums of these tasks are too large for the call's answer; otherwise None.
-
-        `sums`: they become a separate object. A worker can join such objects on its node. If an object is lost, only
-        its tasks are repeated. `resident`: they stay in the worker's memory for the group of workers.
+        `sums`: a worker can join such objects on its node; if one is lost, only its tasks are repeated. `resident`:
+        they stay in the worker's memory for the group of workers.
         """
         plan, broadcast, group = tasks[0].sums, self.broadcast, self.channel.group
         if plan is None:
@@ -91,10 +86,7 @@ class CohortInFlight:
         return "resident" if group is not None and group.fits(vectors) else "sums"
 
     def _take(self, share: Share, kind: str | None, sent: CallInFlight, answer: Any) -> None:
-        """Stores the results of one share of the tasks, from its call `sent` and the call's result `answer`.
-
-        kind: of the call's separate value.
-        """
+        """Stores the results of one share of the tasks, whose separate value is of this kind (`_separate`)."""
         results, sums = self.channel.results([self.tasks[k] for k in share], sent, answer)
         self.done.update(zip(share, results, strict=True))
         if sums and (added := [k for k in share if not self.done[k].failed]):
@@ -116,45 +108,45 @@ class CohortInFlight:
         return [[k] for k in failed if self.tries[k] < self.channel.attempts]
 
 
-class BlocksInFlight:
-    """Calls in flight for blocks of graph nodes; calls whose worker is lost are repeated."""
-
-    def __init__(self, channel: Channel, calls: Sequence[BlockCall]):
-        self.channel, self.calls = channel, calls
-        self.sent = self._send(calls)
-
-    def results(self) -> list[Any]:
-        """Waits for the results of all calls; returns [a value, *references to states] for each call.
-
-        If a worker was lost in every attempt at a call, the result is failed reports for a call of local work. Any
-        other call raises RaylflError.
-        """
-        pool, attempts = self.channel.pool, self.channel.attempts
-        out = pool.repeated(self.sent, attempts, lambda lost: self._send([self.calls[k] for k in lost]))
-        results = list[Any]()
-        for call, answer in zip(self.calls, out, strict=True):
-            if not isinstance(answer, WorkerLost):
-                results.append(answer if call.returns > 1 else [answer])
-            elif call.operation == "work":
-                results.append(call.failed(answer.reason))
-            else:
-                raise RaylflError(f"workers were lost {attempts + 1} times in a row: {answer.reason}")
-        self.channel.traffic.count(received=sum(weight(answer[0]) for answer in results))
-        return results
-
-    def _send(self, calls: Sequence[BlockCall]) -> list[CallInFlight]:
-        workers = self.channel.pool.available() if calls else []
-        return [
-            self.channel.pool.submit(workers[call.block % len(workers)], self._call(call, len(workers)))
-            for call in calls
-        ]
-
-    def _call(self, call: BlockCall, workers: int) -> WorkerCall:
-        """The call of a worker; counts the messages from blocks on other workers as sent. workers: the available."""
-        travelling = sum(size for sender, size in call.arriving if sender % workers != call.block % workers)
-        self.channel.traffic.count(sent=travelling)
+def send_blocks(channel: Channel, calls: Sequence[BlockCall]) -> list[CallInFlight]:
+    """Sends calls for blocks of graph nodes; counts the messages from blocks on other workers as sent."""
+    workers, sent = channel.pool.available() if calls else [], list[CallInFlight]()
+    for call in calls:
+        place = call.block % len(workers)
+        channel.traffic.count(sent=sum(size for sender, size in call.arriving if sender % len(workers) != place))
         arguments = (call.operation, call.job, *call.handles)
-        return WorkerCall("run_block", arguments, call.returns, self.channel.timeout)
+        sent.append(
+            channel.pool.submit(workers[place], WorkerCall("run_block", arguments, call.returns, channel.timeout))
+        )
+    return sent
+
+
+def results_of_blocks(channel: Channel, calls: Sequence[BlockCall], sent: Sequence[CallInFlight]) -> list[Any]:
+    """Waits for the results of calls for blocks; returns [a value, *references to states] for each call.
+
+    Lost calls are repeated. If a worker was lost in every attempt at a call, the result is failed reports for a call of
+    local work. Any other call raises RaylflError.
+    """
+    works = {k for k, call in enumerate(calls) if call.operation == "work"}
+    answers = channel.pool.with_retries(
+        sent, channel.attempts, lambda lost: send_blocks(channel, [calls[k] for k in lost]), works
+    )
+    results = list[Any]()
+    for call, answer in zip(calls, answers, strict=True):
+        if isinstance(answer, WorkerLost):
+            results.append(call.failed(answer.reason))
+        else:
+            results.append(answer if call.returns > 1 else [answer])
+    channel.traffic.count(received=sum(weight(answer[0]) for answer in results))
+    return results
+
+
+def numbers_by_worker(assigned: Iterable[int | None]) -> dict[int | None, list[int]]:
+    """Assigned worker -> the numbers of the items that are assigned to it. assigned: the worker of each item."""
+    numbers: dict[int | None, list[int]] = {}
+    for k, worker in enumerate(assigned):
+        numbers.setdefault(worker, []).append(k)
+    return numbers
 
 
 def in_tree_order(tasks: Sequence[Task]) -> list[int] | None:

@@ -6,10 +6,9 @@ Every call can therefore be repeated: its result depends only on its arguments.
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +17,7 @@ from ray._private import state
 from ray.exceptions import ActorDiedError, RayActorError, RayTaskError
 
 from raylfl.errors import BadConfig, RaylflError
-from raylfl.runtime.ray.failures import (
-    ACTOR_LOST,
-    error_of_start,
-    lines_of,
-    reason_of_loss,
-    reason_of_start,
-)
+from raylfl.runtime.ray.failures import ACTOR_LOST, error_of_start, lines_of, reason_of_loss, reason_of_start
 from raylfl.runtime.ray.resources import node_text
 from raylfl.runtime.ray.stored import SamplesMissing, StoredExperiment, StoredSamples
 from raylfl.runtime.ray.traffic import TrafficCounter
@@ -50,20 +43,14 @@ class WorkerCall:
     assigned: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CallInFlight:
-    """A call in flight: its worker, that worker's restart count, and references to its results.
-
-    number: counts the calls of a pool. before: the number of the call that the worker got before this one since its
-    restart; -1 if there is none. A worker runs its calls in this order.
-    """
+    """A call in flight: its worker, that worker's restart count, and references to its results."""
 
     call: WorkerCall
     worker: int
     restart: int
     references: list[Any]
-    number: int = 0
-    before: int = -1
 
 
 @dataclass(frozen=True)
@@ -78,11 +65,7 @@ class WorkerLost:
 
 
 class WorkerPool:
-    """The worker actors of one run, which get the experiment by reference.
-
-    A client whose samples only some workers can read is assigned to one of these workers. While this worker is
-    lost, another one that can read the same samples replaces it.
-    """
+    """The worker actors of one run. While a worker is lost, another one that can read the same samples replaces it."""
 
     def __init__(
         self,
@@ -104,9 +87,7 @@ class WorkerPool:
         self.nodes: list[str | None] = [None] * len(actors)  # the node of each worker that has been available
         self._former: dict[str | None, None] = {}  # the nodes of lost workers
         self.restarts = [0] * len(actors)  # of each worker, as far as calls have noticed
-        self._numbers = itertools.count()
-        self._latest = [-1] * len(actors)  # the number of each worker's latest call since its restart
-        self._finished = [-1] * len(actors)  # the number of each worker's latest call whose result has arrived
+        self._unfinished: list[list[CallInFlight]] = [[] for _ in actors]  # in the order in which a worker runs them
         self._restarts_before = list(map(restarts_of, actors))  # of each worker when its newest start began
         # the ping of each worker that cannot be called now; None if its node cannot start it
         self._starting: dict[int, Any] = {w: self._ping(w) for w in range(len(actors))}
@@ -128,8 +109,9 @@ class WorkerPool:
         self.traffic.count_arguments(call.arguments, self.nodes[worker])
         references = method.options(num_returns=call.returns).remote(shared, *call.arguments)
         references = [references] if call.returns == 1 else references
-        before, self._latest[worker] = self._latest[worker], next(self._numbers)
-        return CallInFlight(call, worker, self.restarts[worker], references, self._latest[worker], before)
+        sent = CallInFlight(call, worker, self.restarts[worker], references)
+        self._unfinished[worker].append(sent)
+        return sent
 
     def _missing_samples(self, worker: int, assigned: int) -> StoredSamples | None:
         """The samples of worker `assigned` in the object store if `worker` does not have them, otherwise None.
@@ -143,19 +125,12 @@ class WorkerPool:
         return self._deal(assigned)
 
     def send(self, calls: Sequence[WorkerCall], workers: Sequence[int] = ()) -> list[CallInFlight]:
-        """Submits each call to its assigned worker; calls that have none are divided among `workers`.
-
-        workers: the numbers of workers, by default of all available ones.
-        """
+        """Submits each call to its assigned worker; others are divided among `workers`, by default all available."""
         here = workers or (self.available() if calls else [])
         return [self.submit(self.place(call.assigned, here[k % len(here)]), call) for k, call in enumerate(calls)]
 
     def place(self, assigned: int | None, otherwise: int) -> int:
-        """The worker for a call: worker `assigned` or, while it is lost, another one that can read the same samples.
-
-        assigned: the number of the worker to which the call's clients are assigned. otherwise: the worker to return if
-        `assigned` is None.
-        """
+        """Worker `assigned` or, while it is lost, one that can read the same samples; `otherwise` if it is None."""
         if assigned is None or assigned not in self._starting:
             return otherwise if assigned is None else assigned
         here = self.available(self.stored.placement.replacements(assigned))
@@ -166,9 +141,6 @@ class WorkerPool:
 
         A call with several returned values gives [the first value, *references to the others]. If no result arrives
         within the longest time limit of the calls in flight, all their workers are killed and started again.
-
-        Results are waited for together, by one call of `ray.wait` for every READ_SECONDS: a call for each result would
-        cost time in proportion to the square of the number of workers.
         """
         out: list[Any] = [None] * len(sent)
         waiting, arrived = {s.references[0]: k for k, s in enumerate(sent)}, time.monotonic()
@@ -198,34 +170,34 @@ class WorkerPool:
             if isinstance(error.cause, RaylflError):  # its message is for the user, without a traceback
                 raise error.cause from None
             raise
-        self._finished[sent.worker] = max(self._finished[sent.worker], sent.number)
+        unfinished = self._unfinished[sent.worker]
+        if sent in unfinished:
+            del unfinished[: unfinished.index(sent) + 1]
         self.traffic.count_results(value, sent.references[1:], self.nodes[sent.worker])
         return [value, *sent.references[1:]] if sent.call.returns > 1 else value
 
-    def repeated(
-        self, sent: Sequence[CallInFlight], attempts: int, send: Callable[[list[int]], list[CallInFlight]]
+    def with_retries(
+        self,
+        sent: Sequence[CallInFlight],
+        attempts: int,
+        send: Callable[[list[int]], list[CallInFlight]] | None = None,
+        may_fail: Container[int] = (),
     ) -> list[Any]:
         """Waits for the results, as `results`; repeats lost calls, each at most `attempts` times.
 
         A loss that an earlier call of the worker may have caused does not count. send: submits the calls with these
-        numbers again.
+        numbers again, by default to any worker that can run them. Raises RaylflError if another call than those with
+        the numbers `may_fail` is lost once more.
         """
+        send = send or (lambda lost: self.send([sent[k].call for k in lost]))
         out, left = self.results(sent), [attempts] * len(sent)
         while lost := [k for k, value in enumerate(out) if isinstance(value, WorkerLost) and (value.waited or left[k])]:
             for k in lost:
                 left[k] -= not out[k].waited
             for k, value in zip(lost, self.results(send(lost)), strict=True):
                 out[k] = value
-        return out
-
-    def with_retries(self, sent: Sequence[CallInFlight], attempts: int) -> list[Any]:
-        """Waits for the results of calls in flight; repeats lost calls on any worker that can run them.
-
-        Raises RaylflError if a call is lost `attempts + 1` times.
-        """
-        out = self.repeated(sent, attempts, lambda lost: self.send([sent[k].call for k in lost]))
-        for value in out:
-            if isinstance(value, WorkerLost):
+        for k, value in enumerate(out):
+            if isinstance(value, WorkerLost) and k not in may_fail:
                 raise RaylflError(f"workers were lost {attempts + 1} times in a row: {value.reason}")
         return out
 
@@ -236,12 +208,10 @@ class WorkerPool:
     # -- availability ------------------------------------------------------------------------------------------
 
     def available(self, among: Sequence[int] | None = None) -> list[int]:
-        """The workers that can be called now; if all of them are starting, waits for the first.
+        """The workers among these that can be called now; if all of them are starting, waits for the first.
 
-        among: the workers to choose from, by default all.
-
-        Ray restarts lost workers by itself, slowly on a busy machine. The wait has no limit, because the driver ends a
-        run without resources (`Reservation.update`), and is reported to the user every half minute.
+        The wait has no limit, because the driver ends a run without resources (`Reservation.update`), and is reported
+        to the user every half minute.
         """
         among = range(len(self)) if among is None else among
         began = noticed = time.monotonic()
@@ -291,12 +261,8 @@ class WorkerPool:
         self.notify(f"{error}: other workers take its work")
 
     def _ping(self, worker: int, samples: StoredSamples | None = None) -> Any:
-        """Pings a starting worker; without samples if it may have them, from an earlier server.
-
-        Ray sends the ping once the worker is there, and again if it dies as it starts. It gives up after half a minute
-        in which no node has room for the worker.
-        """
-        ping = self.actors[worker].ping.options(max_task_retries=MOST_STARTS)
+        """Pings a starting worker; without samples if it may have them, from an earlier server."""
+        ping = self.actors[worker].ping.options(max_task_retries=MOST_STARTS)  # sent once the worker is there
         return ping.remote(self.stored.shared(worker, samples))
 
     # -- losses ------------------------------------------------------------------------------------------------
@@ -317,23 +283,24 @@ class WorkerPool:
         return WorkerLost(reason, self._waited(sent))
 
     def _waited(self, sent: CallInFlight) -> bool:
-        return sent.before > self._finished[sent.worker]
+        """Whether the worker got the call when an earlier one since its restart was unfinished."""
+        return sent in [call for call in self._unfinished[sent.worker] if call.restart == sent.restart][1:]
 
     def _note_loss(self, sent: CallInFlight, news: str) -> None:
         """Records the restart of a worker and passes `news` to the user, once for all calls that were lost with it."""
         if self.restarts[sent.worker] == sent.restart:
             self.restarts[sent.worker] += 1
             self._former[self.nodes[sent.worker]] = None
-            self._latest[sent.worker], self._samples[sent.worker] = -1, []
+            self._samples[sent.worker] = []
             self._restarts_before[sent.worker] = restarts_of(self.actors[sent.worker])
             self._starting[sent.worker] = self._ping(sent.worker)
             self.notify(news)
 
     def lost_nodes(self) -> str:
         """The nodes of workers that are not part of the cluster any more, as a text that begins with a space."""
+        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
         nodes = dict.fromkeys((*self._former, *self.nodes))
-        lost = [node for node in nodes if node is not None and not is_alive(node)]
-        return " and".join(map(place_of, lost))
+        return " and".join(place_of(node) for node in nodes if node is not None and node not in alive)
 
     def dismiss(self) -> None:
         """Ends the actors; may be called twice."""
@@ -347,17 +314,10 @@ def restarts_of(actor: Any) -> int:
     return int(state.actors(actor._actor_id.hex()).get("NumRestarts", 0))
 
 
-def is_alive(node: str | None) -> bool:
-    """Whether this node is part of the cluster."""
-    return any(known["NodeID"] == node and known["Alive"] for known in ray.nodes())
-
-
 def place_of(node: str | None) -> str:
-    """The place of an actor for messages, such as ` on node gpu3 (10.0.0.3)`, from the id of its node.
+    """The place of an actor on the node with this id, such as ` on node gpu3 (10.0.0.3)`.
 
     Empty if the cluster has only ever had one node, or if the node is not known.
     """
     nodes = {known["NodeID"]: known for known in ray.nodes()}
-    if len(nodes) < 2 or node not in nodes:
-        return ""
-    return f" on {node_text(nodes[node])}"
+    return f" on {node_text(nodes[node])}" if len(nodes) > 1 and node in nodes else ""
