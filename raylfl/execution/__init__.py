@@ -8,7 +8,5 @@ is complete in its folder is not made again.
     store      the folder of a run of a comparison: named after the run, and equal in identity.txt
     executor   the missing runs: in turn in this process, in parallel processes, or on the nodes of a cluster
     processes  child processes, each of which executes one run after the other
-    nodes      runs in placement groups on the nodes of a Ray cluster
-    resources  the resources of a run or a trial
     several    the Python interface: a list of runs and their results
 """

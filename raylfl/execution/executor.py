@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -14,17 +14,26 @@ import psutil
 
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.core.threads import cores
+from raylfl.errors import BadConfig
 from raylfl.execution.planned import PlannedRun
 from raylfl.execution.processes import in_processes
 from raylfl.python.console import Watcher, say, shown, status_line
 from raylfl.python.control import Callback, Progress
 from raylfl.runtime.ray.cluster import cluster_for
 from raylfl.runtime.ray.connection import address_of
-from raylfl.runtime.ray.resources import workers_that_fit
+from raylfl.runtime.ray.resources import (
+    Resources,
+    bundle_of,
+    capacity,
+    count_workers,
+    nodes_of_cluster,
+    workers_that_fit,
+)
 from raylfl.runtime.records.lines import read_rows
 from raylfl.runtime.session import Interrupted
 from raylfl.runtime.stopping import sigterm_interrupts
 
+RETRIES = 3  # repetitions of a run whose node was lost; it continues from its newest checkpoint
 RUN_BYTES = 2**30  # memory of a run in a process, as a rough estimate
 
 
@@ -86,8 +95,6 @@ def _ended(
     inside = any(run.objects or str(run.url).startswith("memory://") for run in runs)  # only in this process
     alone = watch is not None or bool(callbacks) or inside or runtime.processes > 1
     if not alone and shared and address_of(runtime) is not None:
-        from raylfl.execution.nodes import on_nodes, several_nodes
-
         with cluster_for(runtime) as cluster:
             cluster.ready()
             if several_nodes():
@@ -150,3 +157,88 @@ def _devices(names: Sequence[str], share: float, process: int) -> dict[str, str]
     if not share or not names:
         return {}
     return {"CUDA_VISIBLE_DEVICES": names[process // int(1 / share + 1e-9) % len(names)]}
+
+
+# -- on the nodes of a cluster, each run in a placement group with its workers ---------------------------------------
+
+
+def several_nodes() -> bool:
+    """Whether more than one node of the cluster has CPUs for workers."""
+    return sum(node.get("CPU", 0.0) > 0 for node in nodes_of_cluster()) > 1
+
+
+def on_nodes(runs: Sequence[PlannedRun]) -> Iterator[PlannedRun]:
+    """Makes each run on some node of the cluster, as many at once as fit; yields each run when it has ended.
+
+    Raises the error of the first run that fails, and BadConfig if an ended run is not in its folder on this machine;
+    the other runs are then cancelled.
+    """
+    import ray
+    from ray.util.placement_group import remove_placement_group
+
+    nodes, waiting = nodes_of_cluster(), [(run, run.load().runtime) for run in reversed(runs)]
+    most = max(1, min(capacity(needs(runtime, nodes), nodes) for _, runtime in waiting))
+    running: dict[Any, tuple[PlannedRun, Any]] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < most:
+                run, runtime = waiting.pop()
+                reference, group = _start(run, runtime, needs(runtime, nodes))
+                running[reference] = run, group
+            (ended,), _ = ray.wait(list(running), num_returns=1)
+            run, group = running.pop(ended)
+            remove_placement_group(group)
+            try:
+                ray.get(ended)
+            except ray.exceptions.RayError as error:
+                from raylfl.runtime.ray.failures import loss_behind
+
+                raise loss_behind(error) from None
+            run.fetch()
+            require_here(run)
+            yield run
+    finally:
+        for reference, (_, group) in running.items():
+            ray.cancel(reference)
+            remove_placement_group(group)
+
+
+def require_here(run: PlannedRun) -> None:
+    """Raises BadConfig if a run that has ended on another node is not complete in its folder on this machine."""
+    if not run.complete:
+        raise BadConfig(
+            f"{run.path} was carried out on another node, and is not here: logging.dir (RAYLFL_RUNS) must be a folder "
+            "that all nodes share, or a URL"
+        )
+
+
+def needs(runtime: RuntimeConfig, nodes: Sequence[Resources]) -> list[Resources]:
+    """The bundles of a run's workers or its single process; raises BadConfig if they do not fit on these nodes."""
+    count_workers(runtime, 1, nodes)
+    return [bundle_of(runtime) for _ in range(1 if runtime.backend == "local" else runtime.workers or 1)]
+
+
+def _start(run: PlannedRun, runtime: RuntimeConfig, need: Sequence[Resources]) -> tuple[Any, Any]:
+    """Submits a run to Ray; returns (reference to the end of the call, its placement group)."""
+    import ray
+    from ray.util.placement_group import placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    group = placement_group(list(need), strategy="PACK")
+    inside = PlacementGroupSchedulingStrategy(
+        group, placement_group_bundle_index=0, placement_group_capture_child_tasks=True
+    )
+    gpus = runtime.gpus if runtime.backend == "local" else 0  # otherwise its workers have them
+    call: Any = ray.remote(carry_out).options(
+        num_cpus=0, num_gpus=gpus, max_retries=RETRIES, scheduling_strategy=inside
+    )
+    return call.remote(run, os.getcwd()), group
+
+
+def carry_out(run: PlannedRun, folder: str) -> None:
+    """Sets up the process, which Ray has started, and makes the run; folder: the working directory of the caller."""
+    from raylfl.startup import process
+
+    process.set_up()
+    process.work_in(folder)
+    run.make()

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from raylfl.config.groups.records import EvalConfig
 from raylfl.config.placement import obstacle
 from raylfl.core.arrays import Ints
+from raylfl.core.flat import same_entries
 from raylfl.core.keyed import keyed_int
 from raylfl.core.oracle import Batch, private_randomness
 from raylfl.core.population import ClientShards, Population
-from raylfl.core.samples import SampleSet
+from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.core.vectorized import vectorized_pays
 from raylfl.diagnostics.metric_names import higher_is_better
 from raylfl.errors import BadConfig, exits_as_errors, own_code
@@ -31,12 +33,12 @@ from raylfl.runtime.ray.resources import check_resources
 from raylfl.runtime.records.sources import sources_of
 from raylfl.runtime.round.plan import check_sampling
 from raylfl.runtime.stopping import time_limit
-from raylfl.runtime.workers.carried import carried_state
 from raylfl.runtime.workers.logged import Logged, refuse_two_names
 from raylfl.runtime.workers.task import Chunk
 from raylfl.runtime.workers.worker import Worker
 
 T = TypeVar("T")
+NUMBERS = (bool, int, float, complex, str)
 WARM_UP_SECONDS = 60.0  # added to runtime.client_timeout
 
 
@@ -92,9 +94,8 @@ def check(experiment: Experiment) -> Experiment:
 def _assignable(experiment: Experiment, worker: Worker) -> frozenset[str]:
     """The kinds of devices on which `placement: auto` may assign clients to workers (`Experiment.assignable`).
 
-    These are devices on which clients run one by one, or side by side on a GPU, whichever workers run them.
-    Evaluations must not put samples of several clients into a batch. The samples must be arrays: other data sets would
-    be copied to each worker as a whole.
+    There, clients run one by one, or side by side on a GPU. Evaluations must not put samples of several clients into a
+    batch. The samples must be arrays: other data sets would be copied to each worker as a whole.
     """
     config, setup = experiment.config, experiment.setup
     if config.runtime.placement != "auto" or obstacle(experiment.algorithm, setup.merged) or setup.train.arrays is None:
@@ -127,11 +128,9 @@ def _components(experiment: Experiment, worker: Worker) -> list[Any]:
 
 
 def _changed_buffers(worker: Worker) -> list[str]:
-    """Warnings, one line each, about buffers that the trial step has changed and that do not travel.
-
-    The counter of a BatchNorm layer with a momentum is left out, as the layer does not use it.
-    """
+    """Warnings about buffers that the trial step has changed and that do not travel."""
     names, module = worker.oracle.changed_buffers(), worker.flat.module
+    # counters that their layers do not use
     idle = {f"{path}.num_batches_tracked" for path, part in module.named_modules() if isinstance(part, _BatchNorm)}
     return [
         f"buffer {name} is changed by local steps, but does not travel: every client's work begins with its initial "
@@ -142,19 +141,13 @@ def _changed_buffers(worker: Worker) -> list[str]:
 
 
 def _time_limit(setup: WorkerSetup) -> float | None:
-    """The time limit in seconds of each call of the user's code in this check, or None for no limit.
-
-    It is WARM_UP_SECONDS longer than in a run, because first calls are slow.
-    """
+    """The time limit of each call of the user's code in this check, longer than in a run: first calls are slow."""
     timeout = setup.runtime.client_timeout
     return None if timeout is None else timeout + WARM_UP_SECONDS
 
 
 def _on_two_samples(setup: WorkerSetup) -> WorkerSetup:
-    """A copy of the setup for one client on the CPU, with the first two samples of each set of data.
-
-    The training samples are the first two that belong to any client.
-    """
+    """A copy of the setup for one client on the CPU, with the first two samples of each set of data."""
     few = {
         kind: _try(f"the data's first {kind} batch cannot be made", partial(_few, samples, first))
         for kind, samples, first in _first_samples(setup)
@@ -175,8 +168,58 @@ def _carried(setup: WorkerSetup, seconds: float | None) -> list[str]:
     lines, seed = list[str | None](), keyed_int(setup.seed, "check")
     for kind, samples, first in _first_samples(setup):
         text = f"the data's first {kind} batch cannot be made"
-        lines.append(_try(text, partial(carried_state, samples, first, seed, kind), seconds))
+        lines.append(_try(text, partial(_carried_state, samples, first, seed, kind), seconds))
     return [line for line in lines if line is not None]
+
+
+def _carried_state(samples: SampleSet, indices: Ints, seed: int, kind: str) -> str | None:
+    """What reading these samples carries over to later batches, as a warning; None if nothing is found.
+
+    kind: train, test or val, for the message. The samples are read twice with the same seed. A number in an attribute
+    that has changed, or a batch that differs, is state: a batch then depends on the batches that its worker has read
+    before. Other attributes may change, such as an opened file or a cache.
+    """
+    if samples.is_blank or (samples.arrays is not None and samples.transform is None):
+        return None
+    source = BatchSource(samples, torch.device("cpu"), torch.float32)
+    before, batches = dict(_numbers(samples, kind)), []
+    for _ in range(2):
+        with private_randomness(seed):
+            batches.append(source.gather(indices))
+    changed = [name for name, value in _numbers(samples, kind) if before.get(name, value) != value]
+    if changed:
+        what = f"reading samples changes {', '.join(changed)}"
+    elif not _equal(*batches):
+        what = f"the same {kind} samples, read twice with the same seed, differ (a counter or a generator of its own)"
+    else:
+        return None
+    return f"{what}, which is never reset: results depend on the samples that a worker has read before"
+
+
+def _numbers(samples: SampleSet, kind: str) -> Iterator[tuple[str, Any]]:
+    """(name, value) of the numbers in attributes of the transform, the collate function and the data set."""
+    parts = {f"{kind}_transform": samples.transform, "collate_fn": samples.collate, f"{kind}_dataset": samples.items}
+    for name, part in parts.items():
+        for depth in range(8):  # a data set may wrap another one
+            part = getattr(part, "__self__", part)  # the object of a method
+            own = getattr(part, "__dict__", {})
+            for key, value in own.items():
+                if isinstance(value, NUMBERS):
+                    yield f"{name}{'.dataset' * depth}.{key}", value
+            part = own.get("dataset")
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Whether two batches are equal; parts of types that cannot be compared count as equal."""
+    if isinstance(a, Tensor):
+        return isinstance(b, Tensor) and a.shape == b.shape and same_entries(a, b)
+    if isinstance(a, Mapping):
+        return a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a)
+    if isinstance(a, (tuple, list)):
+        return len(a) == len(b) and all(map(_equal, a, b))
+    if is_dataclass(a) and not isinstance(a, type):
+        return all(_equal(getattr(a, part.name), getattr(b, part.name)) for part in fields(a))
+    return a == b if isinstance(a, NUMBERS) else True
 
 
 def _first_samples(setup: WorkerSetup) -> Iterator[tuple[str, SampleSet, Ints]]:
@@ -198,10 +241,7 @@ def _few(samples: SampleSet, indices: np.ndarray) -> SampleSet:
 
 
 def _try_training(worker: Worker, label: str) -> list[str]:
-    """Tries a local step; returns the names of the values that the module logs in this step.
-
-    label: the model's name for error messages.
-    """
+    """Tries a local step of the model with this name; returns the names of the values that it logs in the step."""
     indices = worker.setup.shards[0]
     batch = worker.train.batch(indices)
     _try("the data's first batch cannot be made", lambda: batch.content)
@@ -211,10 +251,7 @@ def _try_training(worker: Worker, label: str) -> list[str]:
 
 
 def _local_step(worker: Worker, batch: Batch) -> list[str]:
-    """Takes one local step on this batch with the local optimizer, and calls the module's hooks.
-
-    Returns the names that the module logs.
-    """
+    """Takes one local step on this batch, with the module's hooks; returns the names that the module logs."""
     worker.attributes.restore()
     x, optimizer = worker.oracle.workspace(1).copy_(worker.initial.x), worker.local_optimizer()
     state = x.new_zeros(1, optimizer.width(worker.flat.width))
@@ -234,10 +271,7 @@ def _local_step(worker: Worker, batch: Batch) -> list[str]:
 
 
 def _try_evaluations(worker: Worker, config: EvalConfig, label: str) -> dict[str, Logged]:
-    """Tries the evaluations of a run; returns test, val or clients -> the values that the module logs.
-
-    label: the model's name for error messages.
-    """
+    """Tries the evaluations of a run; returns test, val or clients -> the values that the model with this name logs."""
     logged = {}
     for kind in evaluated_kinds(worker, config) or ["train"]:
         source = worker.sources[kind]
@@ -259,10 +293,7 @@ def _evaluated(worker: Worker, chunk: Chunk) -> Logged:
 
 
 def _try(text: str, make: Callable[[], T], seconds: float | None = None) -> T:
-    """The result of `make()`; raises BadConfig if the call fails or takes more than `seconds`.
-
-    text: the beginning of the message, before the first line of the error.
-    """
+    """The result of `make()`; raises BadConfig, whose message begins with `text`, if it fails or exceeds `seconds`."""
     try:
         with time_limit(seconds), exits_as_errors():
             return make()
@@ -277,7 +308,7 @@ def _try(text: str, make: Callable[[], T], seconds: float | None = None) -> T:
 def _shapes(batch: Batch) -> str:
     parts = batch.content if isinstance(batch.content, (tuple, list)) else [batch.content]
     return ", ".join(
-        f"{tuple(p.shape)} {str(p.dtype).removeprefix('torch.')}" if isinstance(p, torch.Tensor) else type(p).__name__
+        f"{tuple(p.shape)} {str(p.dtype).removeprefix('torch.')}" if isinstance(p, Tensor) else type(p).__name__
         for p in parts
     )
 

@@ -19,11 +19,7 @@ VARIABLE = "RAYLFL_FAULT"
 
 
 def kill_point() -> Fault:
-    """Returns the function to call at each kill point, with phase and round.
-
-    The returned function kills this process if the file in RAYLFL_FAULT lists the point. It does nothing if the
-    variable was not set when `kill_point` was called.
-    """
+    """The function to call at each kill point, with phase and round; without effect if RAYLFL_FAULT is not set now."""
     if VARIABLE not in os.environ:
         return lambda phase, r: None
     path = Path(os.environ[VARIABLE])

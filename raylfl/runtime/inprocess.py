@@ -28,9 +28,8 @@ def rows(
 
     A reason (text) sent to the generator ends the run after the yielded round. resume: whether to start from the newest
     checkpoint. messages: lines for the user. paced: whether parameters [d] are yielded, and a checkpoint is saved if
-    the generator is closed early; without `paced`, and for rounds before a resume, parameters are None. fault: a
-    function of (phase, round), called at each kill point of `raylfl.runtime.faults`; by default `kill_point()`. make:
-    creates the backend.
+    the generator is closed early; without `paced`, and for rounds before a resume, parameters are None. fault: as in
+    `Session`. make: creates the backend.
     """
     experiment = experiment.on(torch.cuda.device_count())
     backend = make(experiment.setup)

@@ -118,11 +118,7 @@ def profile(experiment: Experiment, rounds: int) -> tuple[list[Candidate], list[
 
 
 def kernels(candidate: Candidate) -> list[dict[str, Any]]:
-    """Runs one round; returns the operators that take the most CPU time in it, at most KERNELS, as rows of a table.
-
-    Each row has an operator's number of calls, their milliseconds without nested calls, and their share of the time of
-    all operators in percent.
-    """
+    """Runs one round; returns the KERNELS operators with the most CPU time, without nested calls, as table rows."""
     from torch.profiler import ProfilerActivity, profile
 
     kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]

@@ -29,7 +29,7 @@ def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
         stop()
         os.write(2, NOTICE)  # not through sys.stderr, whose lock the interrupted code may hold
 
-    with _handled(handle, signal.SIGINT, signal.SIGTERM):
+    with handlers_kept(signal.SIGINT, signal.SIGTERM, within=handle):
         yield
 
 
@@ -44,7 +44,7 @@ def sigterm_interrupts() -> Iterator[None]:
         handler = signal.getsignal(signal.SIGINT)
         (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
 
-    with _handled(handle, signal.SIGTERM):
+    with handlers_kept(signal.SIGTERM, within=handle):
         yield
 
 
@@ -61,7 +61,7 @@ def time_limit(seconds: float | None) -> Iterator[None]:
     def handle(number: int, frame: FrameType | None) -> None:
         raise TimeoutError(f"no answer within {seconds:g} s (runtime.client_timeout)")
 
-    with _handled(handle, signal.SIGALRM):
+    with handlers_kept(signal.SIGALRM, within=handle):
         left, interval = signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
         try:
             yield
@@ -70,23 +70,19 @@ def time_limit(seconds: float | None) -> Iterator[None]:
 
 
 @contextmanager
-def _handled(handle: Handler, *numbers: int) -> Iterator[None]:
-    """A context in which `handle` handles the signals with these numbers; no effect outside the main thread."""
-    with handlers_kept(*numbers):
-        if _in_main_thread():
-            for number in numbers:
-                signal.signal(number, handle)
-        yield
+def handlers_kept(*numbers: int, within: Handler | None = None) -> Iterator[None]:
+    """A context whose end restores the handlers of these signals; no effect outside the main thread.
 
-
-@contextmanager
-def handlers_kept(*numbers: int) -> Iterator[None]:
-    """A context whose end restores the handlers of these signals; no effect outside the main thread."""
+    within: handles the signals in the context.
+    """
     if not _in_main_thread():
         yield
         return
     before = {number: signal.getsignal(number) for number in numbers}
     try:
+        if within is not None:
+            for number in numbers:
+                signal.signal(number, within)
         yield
     finally:
         for number, handler in before.items():

@@ -23,7 +23,6 @@ from raylfl.config.text import dump, parse
 from raylfl.config.urls import join
 from raylfl.errors import BadConfig, RaylflError, Say
 from raylfl.execution.prepare import prepare
-from raylfl.execution.resources import share_gpus
 from raylfl.python.console import shown
 from raylfl.runtime.ray.resources import capacity, count_workers, nodes_of_cluster
 from raylfl.runtime.records.lines import lines
@@ -32,6 +31,7 @@ from raylfl.runtime.records.provenance import require_trust, sign
 from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.runtime.stopping import sigterm_interrupts
 from raylfl.tune.journal import FAILED, NAME, Journal
+from raylfl.tune.resources import share_gpus
 from raylfl.tune.schema import LATER
 from raylfl.tune.spec import Sweep, check_settings, load_sweep, make_sweep, read_content
 from raylfl.tune.table import SettingRow, write_tables

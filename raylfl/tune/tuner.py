@@ -22,13 +22,13 @@ from raylfl.config.urls import join
 from raylfl.errors import Say
 from raylfl.execution.executor import in_one_process
 from raylfl.execution.planned import PlannedRun
-from raylfl.execution.resources import Need, choose_need
 from raylfl.execution.store import plan, words_of
 from raylfl.report.runs import readable
 from raylfl.runtime.ray.resources import capacity, nodes_of_cluster
 from raylfl.runtime.records.mirror import Mirror
 from raylfl.runtime.stopping import handlers_kept
 from raylfl.tune.journal import DIVERGED, FAILED, FINISHED, OPEN, STOPPED, End, Journal, Trial
+from raylfl.tune.resources import Need, choose_need
 from raylfl.tune.score import SCORE, TIME, RunningScore
 from raylfl.tune.space import Values
 from raylfl.tune.spec import Sweep

@@ -12,7 +12,7 @@ import raylfl
 from raylfl.config.load import load_config
 from raylfl.errors import NonFinite
 from raylfl.execution import store
-from raylfl.execution.nodes import require_here
+from raylfl.execution.executor import require_here
 from tests.runtime.tiny import FOCUS, Net
 from tests.runtime.tiny import ONE_BY_ONE as TINY
 

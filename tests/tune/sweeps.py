@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 import yaml
 
 from raylfl.config.groups.runtime import RuntimeConfig
-from raylfl.execution.resources import Need
 from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.tune.journal import FAILED, OPEN, Journal, Trial
+from raylfl.tune.resources import Need
 from raylfl.tune.spec import Sweep, load_sweep
 from raylfl.tune.sweep import plan
 from raylfl.tune.table import write_tables

@@ -6,8 +6,8 @@ import pytest
 
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.errors import BadConfig
-from raylfl.execution.resources import bundles, choose_need
 from raylfl.runtime.ray.resources import capacity, count_workers
+from raylfl.tune.resources import bundles, choose_need
 
 
 def test_a_trial_has_a_bundle_for_its_server_and_one_per_worker():

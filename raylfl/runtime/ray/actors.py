@@ -109,8 +109,8 @@ class WorkerActor:
     def run(self, shared: list[Any], work: bytes, start: Packed, *client_states: Packed) -> Any:
         """Runs tasks; returns their results, then values for `RunArguments.separate` and the new states, if any.
 
-        start: the broadcast, or the upload of the previous client of a ring, which is empty if that client failed.
-        work: pickled `RunArguments`, because Ray's own pickling of small objects takes three times as long.
+        work: pickled `RunArguments`, because Ray's own pickling of small objects takes three times as long. start: the
+        broadcast, or the upload of the previous client of a ring, which is empty if that client failed.
         """
         call: RunArguments = pickle.loads(work)
         worker, tasks = self.worker(shared), call.tasks
@@ -144,18 +144,12 @@ class WorkerActor:
         return tuple(values) if len(values) > 1 else done
 
     def join(self, shared: list[Any], count: int, *parts: TaskResult) -> TaskResult:
-        """Adds up the partial sums of several calls as far as the summation order allows.
-
-        parts: the partial sums of each call. count: the number of uploads in a complete sum.
-        """
+        """Adds up the partial sums of several calls. count: the number of uploads in a complete sum."""
         return TaskResult.of_sums(add_up([part.sums for part in parts], count))
 
     def columns(self, shared: list[Any], count: int, pieces: int, *parts: TaskResult) -> Iterator[Any]:
-        """Yields None, then the result of `join` cut into `pieces` ranges of columns, one range after the other.
-
-        The first value is small, because the pool fetches the first value of each call.
-        """
-        yield None
+        """Yields None, then the result of `join` cut into `pieces` ranges of columns, one range after the other."""
+        yield None  # the pool fetches the first value of each call
         for k in range(pieces):
             yield TaskResult.of_sums(add_up([columns_of(part.sums, k, pieces) for part in parts], count))
 
@@ -173,10 +167,7 @@ class WorkerActor:
 
     @exits_as_errors()
     def run_block(self, shared: list[Any], operation: str, job: Any, *states: Packed) -> Any:
-        """Runs an operation on a block of graph nodes; returns (a value, *states).
-
-        operation: a key of OPERATIONS (`raylfl.runtime.workers.nodes`).
-        """
+        """Runs an operation of OPERATIONS on a block of graph nodes; returns (a value, *states)."""
         worker = self.worker(shared)
         assert isinstance(worker.algorithm, GraphAlgorithm)
         context = OperationContext(worker.algorithm, worker.attempt)
@@ -201,10 +192,7 @@ class WorkerActor:
 
 
 def start_workers(runtime: RuntimeConfig, bundles: Sequence[Bundle | None]) -> list[Any]:
-    """Starts a worker actor in each bundle, without waiting. Returns the actors.
-
-    A worker whose bundle is None is in the caller's placement group if there is one, otherwise anywhere.
-    """
+    """Starts a worker actor in each bundle; None: in the caller's placement group if there is one, or anywhere."""
     options: dict[str, Any] = {
         "num_cpus": runtime.cpus_per_worker,
         "num_gpus": runtime.gpus,

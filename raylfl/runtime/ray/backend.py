@@ -18,12 +18,11 @@ from raylfl.core.samples import as_tensor
 from raylfl.core.summing import rows_reason
 from raylfl.experiment.parts import Experiment, Initial
 from raylfl.runtime.ray.channel import Channel
-from raylfl.runtime.ray.cohort import CohortInFlight, numbers_by_worker, results_of_blocks, send_blocks
+from raylfl.runtime.ray.cohort import CohortInFlight, RingInFlight, numbers_by_worker, results_of_blocks, send_blocks
 from raylfl.runtime.ray.connection import direct_bytes
 from raylfl.runtime.ray.failures import StatesLost
 from raylfl.runtime.ray.group import WorkerGroup, kind_of_group
 from raylfl.runtime.ray.resources import counted
-from raylfl.runtime.ray.ring import RingInFlight
 from raylfl.runtime.ray.stored import StoredExperiment, StoredSamples, put_samples
 from raylfl.runtime.ray.traffic import TrafficCounter, weight
 from raylfl.runtime.ray.worker_pool import WorkerCall, WorkerPool, place_of
@@ -47,11 +46,10 @@ class RayBackend(Backend):
         notify: Callable[[str], None],
         deal: Callable[[int], StoredSamples] | None = None,
     ):
-        """A backend on these actors.
+        """A backend on these actors, from `start_workers`.
 
-        stored: `experiment` in Ray's object store, where it remains after the backend is closed; actors: handles from
-        `start_workers`; notify: called with one line for the user; deal: as in `WorkerPool`, None if this process has
-        the samples.
+        stored: `experiment` in Ray's object store; notify: called with one line for the user; deal: as in `WorkerPool`,
+        None if this process has the samples.
         """
         runtime = experiment.config.runtime
         self.attempts, self.timeout = 1 + runtime.client_retries, runtime.client_timeout
@@ -93,7 +91,6 @@ class RayBackend(Backend):
         return Deferred(lambda: results_of_blocks(self.channel, calls, sent))
 
     def run_ring(self, tasks: Sequence[Task], broadcast: State) -> Deferred[list[TaskResult]]:
-        """Submits the whole ring at once: each upload goes to the next worker by reference."""
         return Deferred(RingInFlight(self.channel, tasks, broadcast).results)
 
     # -- measurements --------------------------------------------------------------------------------------------
@@ -104,15 +101,9 @@ class RayBackend(Backend):
         return self._spread("evaluate", broadcast, chunks, batches, assigned)
 
     def objective(self, broadcast: State, groups: Sequence[Sequence[int]]) -> Deferred[list[tuple[float, Tensor]]]:
-        if self._stored.placement.worker is not None:
-            return self._objective_by_client(broadcast, groups)
-        pairs = self._spread("objective", broadcast, groups, [1] * len(groups), [None] * len(groups))
-        return pairs.then(lambda found: [(loss, as_tensor(g)) for loss, g in found])
-
-    def _objective_by_client(
-        self, broadcast: State, groups: Sequence[Sequence[int]]
-    ) -> Deferred[list[tuple[float, Tensor]]]:
-        """The result of `objective` if each client's gradient is computed by the worker to which it is assigned."""
+        if not self._stored.assigned:
+            pairs = self._spread("objective", broadcast, groups, [1] * len(groups), [None] * len(groups))
+            return pairs.then(lambda found: [(loss, as_tensor(g)) for loss, g in found])
         clients = [c for group in groups for c in group]
         assigned = [self._stored.placement.worker_of(c) for c in clients]
         pairs = self._spread("client_objectives", broadcast, clients, [1] * len(clients), assigned)
@@ -131,12 +122,10 @@ class RayBackend(Backend):
     ) -> Deferred[list[Any]]:
         """Calls `WorkerActor.measure` for parts of the items; returns one result per item, in order.
 
-        method: its argument. state: the broadcast. sizes: the time limit of each item, as a multiple of
-        `runtime.client_timeout`. assigned: for each item, the number of the worker that has the item's samples, None
-        for any worker. Items with None are divided evenly.
+        method: its argument. sizes: the time limit of each item, as a multiple of `runtime.client_timeout`. assigned:
+        for each item, the number of the worker that has the item's samples, None for any worker.
         """
-        broadcast = self.shared_broadcast(state)
-        workers = self.pool.available()
+        broadcast, workers = self.shared_broadcast(state), self.pool.available()
         hands = items_of_calls(assigned, len(workers))
         calls = [
             WorkerCall(
@@ -148,24 +137,20 @@ class RayBackend(Backend):
             for hand in hands
         ]
         sent = self.pool.send(calls, workers)
-        self._traffic.count(sent=sum(weight(call.arguments[1]) for call in calls))
+        self._traffic.count(sent=weight(broadcast) * len(calls))
 
         def answers() -> list[Any]:
-            out: list[Any] = [None] * len(items)
             answered = self.pool.with_retries(sent, self.attempts)
             self._traffic.count(received=weight(answered))
-            for hand, answer in zip(hands, answered, strict=True):
-                for k, value in zip(hand, answer, strict=True):
-                    out[k] = value
-            return out
+            by_item = {
+                k: v for hand, answer in zip(hands, answered, strict=True) for k, v in zip(hand, answer, strict=True)
+            }
+            return [by_item[k] for k in range(len(items))]
 
         return Deferred(answers)
 
     def shared_broadcast(self, broadcast: State) -> Handle:
-        """The broadcast as an argument of many calls: copied into each call if small, otherwise one shared object.
-
-        A tenth of Ray's size limit for values in calls is reserved for the overhead of a call.
-        """
+        """The broadcast as an argument of many calls: copied into each call if small, otherwise one shared object."""
         packed = pack(broadcast)
         size = weight(packed)
         if size < 0.9 * direct_bytes() and size * self.workers <= COPIES:
@@ -211,8 +196,6 @@ class RayBackend(Backend):
 def items_of_calls(assigned: Sequence[int | None], workers: int) -> list[list[int]]:
     """The numbers of the items in each call: one call per assigned worker; other items are divided among the workers.
 
-    assigned: for each item, the number of the worker that has its samples, None for any worker.
-
     >>> items_of_calls([None, None, 4, None, 4, 1], 2)
     [[0, 3], [1], [2, 4], [5]]
     """
@@ -224,11 +207,7 @@ def items_of_calls(assigned: Sequence[int | None], workers: int) -> list[list[in
 def location_line(
     experiment: Experiment, stored: StoredExperiment, device: str, nodes: Sequence[str | None], server: str
 ) -> str:
-    """The sentence for a run with this stored experiment.
-
-    device: the name of a worker's device. nodes: the id of each worker's node, None for a worker that is still
-    starting. server: the server's place as a text such as ` on node gpu3 (10.0.0.3)`, empty on a cluster of one node.
-    """
+    """The sentence of `Backend.location`. device, nodes: of the workers. server: its place, as from `place_of`."""
     placement = stored.placement
     share, peers = experiment.config.runtime.gpus, experiment.algorithm.pattern.peers
     clients = "1 client that owns all data" if experiment.setup.merged else counted(experiment.clients, "client")

@@ -36,17 +36,13 @@ class Channel:
     group: WorkerGroup | None = None
 
     def worker_of(self, task: Task) -> int | None:
-        """The number of the worker that has the samples of a task's client.
-
-        None if any worker can run the task. Tasks of clients that are assigned to workers have one client.
-        """
+        """The worker that has the samples of a task's only client; None if any worker can run the task."""
         return self.pool.stored.placement.worker_of(task.clients[0])
 
     def call(self, tasks: Sequence[Task], start: Any, separate: str | None = None, in_ring: bool = False) -> WorkerCall:
         """The call for the local work of some tasks, whose bytes are counted as sent.
 
-        start: the packed broadcast or upload from which the tasks start, or a reference to it. separate, in_ring: as in
-        `RunArguments`.
+        start: the packed broadcast or upload from which the tasks start, or a reference to it.
         """
         handles = [handle for task in tasks for handle in task.client_states]
         states, numbers = [handle for handle in handles if handle is not None], itertools.count()
@@ -61,10 +57,9 @@ class Channel:
         return WorkerCall("run", arguments, returns, self.timeout, self.worker_of(tasks[0]))
 
     def results(self, tasks: Sequence[Task], sent: CallInFlight, answer: Any) -> tuple[list[TaskResult], list[Any]]:
-        """The results of a call's tasks and, if there is one, a reference to the separate value, in a list.
+        """The results of a call's tasks, whose new states are references, and a list of the separate value, if any.
 
-        answer: the result of the call `sent` from the worker pool. The new client states become references; if
-        `spills`, they are moved from this process to the object store.
+        answer: the result of the call `sent` from the worker pool.
         """
         if isinstance(answer, WorkerLost):
             return [TaskResult(ClientReports.failed(task.clients, answer.reason)) for task in tasks], []

@@ -108,7 +108,7 @@ class GroupMember:
         return key
 
     def sums(self, keys: Sequence[str]) -> list[SubtreeSums]:
-        """The resident sums with these keys, together; raises SamplesMissing if this process does not have them."""
+        """The resident sums with these keys; raises SamplesMissing if this process does not have them."""
         if not self._sums.keys() >= set(keys):
             raise SamplesMissing
         terms = zip(*(self._sums[key] for key in keys), strict=True)
@@ -122,8 +122,7 @@ class GroupMember:
     def exchange(self, work: Exchange, rank: int, keys: Sequence[str], device: torch.device) -> list[SubtreeSums]:
         """The sums over all workers of this worker's range of the columns.
 
-        rank: the number of this worker in the group. keys: of its resident sums. device: on which it computes. Raises
-        RuntimeError if the workers do not reach each other.
+        keys: of its resident sums. Raises RuntimeError if the workers do not reach each other.
         """
         resident, described = self.sums(keys), [pickle.loads(sums) for sums in work.sums]
         if work.name != self._name:
@@ -157,8 +156,7 @@ def exchange_columns(
 ) -> SubtreeSums:
     """The subtree sums of all workers, of the columns of this worker only; called by all workers at the same time.
 
-    group: the process group. rank: this worker's number in it. resident: its subtree sums. described: those of each
-    worker, on the device `meta`. device: from which sums are sent.
+    resident: its subtree sums. described: those of each worker, on the device `meta`.
     """
     like = next((row for sums in described for row in sums.values()), None)
     if like is None:
@@ -194,8 +192,7 @@ class WorkerGroup:
     def joined(self, resident: Sequence[StoredSums], count: int) -> TaskResult | None:
         """The joined resident sums; None if they are lost, because the exchange failed.
 
-        count: the number of uploads in a complete sum. Calls that workers run before, such as evaluations, are awaited
-        first, because within an exchange workers wait for each other for a limited time only.
+        Workers describe their sums first: then they have finished earlier calls, and can exchange within a time limit.
         """
         pool = self._pool
         workers = pool.ready()
@@ -230,6 +227,5 @@ class WorkerGroup:
     def _call(
         self, workers: Sequence[int], method: str, arguments: Sequence[Sequence[Any]], seconds: float | None = None
     ) -> list[Any]:
-        """The results of a call of each of these workers, with its arguments. seconds: the time limit."""
         calls = [WorkerCall(method, tuple(each), timeout=seconds) for each in arguments]
         return self._pool.results([self._pool.submit(w, call) for w, call in zip(workers, calls, strict=True)])

@@ -31,12 +31,9 @@ Rows = Generator[Item, str | None, None]
 
 
 def rows(experiment: Experiment, run_dir: RunDirectory, resume: bool, paced: bool = False) -> Rows:
-    """Executes a run on Ray; yields (metrics, messages, parameters) of each round.
+    """Executes a run on Ray; yields (metrics, messages, parameters) of each round, as `inprocess.rows`.
 
-    resume: whether to start from the newest checkpoint. messages: lines for the user. A reason (text) sent to the
-    generator ends the run after the yielded round. paced: whether parameters [d] are yielded, and a checkpoint is saved
-    if the generator is closed early; without `paced`, and for rounds before a resume, parameters are None. After the
-    loss of the server, the run continues from the newest checkpoint with the same workers.
+    After the loss of the server, the run continues from the newest checkpoint with the same workers.
     """
     with cluster_for(experiment.config.runtime) as cluster:
         yield from RemoteRun(cluster, experiment, run_dir, resume, paced).rows()
@@ -80,7 +77,7 @@ class RemoteRun:
                 group.dismiss()  # if Ray is lost, its actors are, too
 
     def _attempt(self) -> Generator[Item, str | None, bool]:
-        """Yields rounds until the end of the run, and then returns True.
+        """Yields rounds until the end of the run, and returns True.
 
         Returns False if the run must continue from its newest checkpoint: after the loss of the server or of the run's
         own Ray, which are then started again, after the loss of states, and with other workers.
@@ -174,14 +171,13 @@ class RemoteRun:
         if group is None or group.reservation is None:
             return
         self._granted = group.reservation.update() or self._granted
-        if not self._granted or self._regrouping:
-            return
-        if not group.living():
+        living = group.living()
+        if self._granted and not self._regrouping and (self._advanced or not living):
             self._regrouping, self._granted = True, False
-            ray.kill(group.server)
-        elif self._advanced:
-            self._regrouping, self._granted = True, False
-            group.server.stop.remote()
+            if living:
+                group.server.stop.remote()
+            else:
+                ray.kill(group.server)
 
     def _items(self, stream: Any) -> Iterator[Item]:
         """Yields the values of a stream as they arrive; checks Ray's own processes between them."""
@@ -212,7 +208,7 @@ class RemoteRun:
                 self._news = self._group.server.news.remote()
 
     def _print_news(self, seconds: float = 0) -> None:
-        """Prints the requested lines about workers if they arrive within `seconds`; nothing if none were requested."""
+        """Prints the requested lines about workers if they arrive within `seconds`."""
         import ray
 
         if self._news is not None and ray.wait([self._news], timeout=seconds)[0]:

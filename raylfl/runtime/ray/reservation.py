@@ -106,8 +106,7 @@ class Reservation:
         placed = self.bundles()
         if not self.names:
             self._drop_lost(placed, now)
-        fit = self._check_room(now, len(placed))
-        self._ask(self._missing(fit, now))
+        self._ask(self._missing(self._check_room(now, len(placed)), now))
         return bool(granted)
 
     def _drop_lost(self, placed: Mapping[Bundle, str], now: float) -> None:

@@ -21,11 +21,10 @@ EPSILON = 1e-9
 
 
 def count_workers(runtime: RuntimeConfig, clients: int, nodes: Sequence[Resources], where: str = "the cluster") -> int:
-    """The number of worker actors for which these nodes have resources.
+    """`runtime.workers`; if this is null, the number of workers that fit on these nodes, at most one per client.
 
-    The number is `runtime.workers`. If this setting is null, it is the number of workers that fit, but at most one per
-    client. nodes: the resources of each node. where: the nodes as a text for messages. Raises BadConfig if they do not
-    suffice for `runtime.workers` (null, and without Ray: 1).
+    Raises BadConfig, with the nodes as the text `where`, if they do not suffice for `runtime.workers` (null, and
+    without Ray: 1).
     """
     runtime = runtime.on(sum(node.get("GPU", 0.0) for node in nodes))
     fit, wanted = workers_that_fit(runtime, nodes), 1 if runtime.backend == "local" else runtime.workers or 1
@@ -43,10 +42,7 @@ def bundle_of(runtime: RuntimeConfig) -> Resources:
 
 
 def shortage(runtime: RuntimeConfig, workers: int, nodes: Sequence[Resources], where: str = "the cluster") -> str:
-    """The needs of this many workers beside the resources of the nodes: `3 x 2 CPUs = 6, but the cluster has 4 CPUs`.
-
-    where: the nodes as a text.
-    """
+    """The needs of this many workers and what the nodes have: `3 x 2 CPUs = 6, but the cluster has 4 CPUs`."""
     needs = bundle_of(runtime)
     need = " and ".join(f"{workers} x {each:g} {key}s = {workers * each:g}" for key, each in needs.items())
     have = " and ".join(f"{sum(node.get(key, 0.0) for node in nodes):g} {key}s" for key in needs)
@@ -79,10 +75,9 @@ def workers_that_fit(runtime: RuntimeConfig, nodes: Sequence[Resources]) -> int:
 
 
 def capacity(trial: Sequence[Resources], nodes: Sequence[Resources], most: int = 10_000) -> int:
-    """The number of trials that fit on these nodes at once, at most `most`.
+    """The number of trials, of these bundles each, that fit on these nodes at once, at most `most`.
 
-    trial: the bundles of one trial; each bundle must fit on one node. nodes: the resources of each node. A bundle is
-    placed on the first node where it fits; nodes with more CPUs come first.
+    A bundle is placed on the first node where it fits; nodes with more CPUs come first.
     """
     share = next((bundle["GPU"] for bundle in trial if "GPU" in bundle), 0.0)
     free = sorted((_whole_shares(node, share) for node in nodes), key=lambda node: -node.get("CPU", 0.0))
@@ -97,10 +92,7 @@ def capacity(trial: Sequence[Resources], nodes: Sequence[Resources], most: int =
 
 
 def _whole_shares(node: Resources, share: float) -> Resources:
-    """The resources of a node without the fraction of each GPU that no worker can use, as a new dict.
-
-    share: the fraction of a GPU that a worker needs; for 0.4, two workers share a GPU, and 0.2 of it cannot be used.
-    """
+    """The resources of a node without the fraction of each GPU that no worker can use, 0.2 for a share of 0.4."""
     if not 0 < share < 1:
         return dict(node)
     a_gpu = math.floor(1 / share + EPSILON) * share
@@ -108,10 +100,7 @@ def _whole_shares(node: Resources, share: float) -> Resources:
 
 
 def check_resources(runtime: RuntimeConfig, clients: int) -> None:
-    """Checks that this machine has resources for the workers if the run starts Ray on it; raises BadConfig if not.
-
-    The caller's Ray and a cluster at a given address may still get nodes, and are not checked.
-    """
+    """Raises BadConfig if the run starts Ray on this machine, which lacks resources for the workers."""
     ray = sys.modules.get("ray")
     if address_of(runtime) is None and not (ray is not None and ray.is_initialized()):
         import torch

@@ -50,10 +50,9 @@ class StoredExperiment:
 
     @staticmethod
     def put(experiment: Experiment, workers: int) -> StoredExperiment:
-        """Puts the experiment into the object store.
+        """Puts the experiment into the object store. workers: their number, among which assigned clients are divided.
 
-        The split is left out: its arrays, one for each client, take seconds to read, and `setup.shards` has the same
-        samples. workers: the number of workers, among which clients that are assigned to workers are divided.
+        The split is left out: its arrays, one for each client, take seconds to read.
         """
         setup, split = experiment.setup, replace(experiment.split, clients=[])
         placement, experiment = placement_of(setup, workers), replace(experiment, split=split)
@@ -69,11 +68,7 @@ class StoredExperiment:
         return self.placement.worker is not None
 
     def shared(self, assigned: int, samples: StoredSamples | None = None) -> list[Any]:
-        """The first argument `shared` of a `WorkerActor` method: a list, in which Ray does not resolve references.
-
-        assigned: the number of the worker to which the call's clients are assigned; ignored if clients are not.
-        samples: of these clients, if the called worker does not have them yet.
-        """
+        """The first argument of a `WorkerActor` method: a list, in which Ray does not resolve references."""
         return [self.experiment, *((assigned, samples) if self.assigned else (None, None))]
 
 
@@ -85,7 +80,7 @@ class Dealer:
         self.request: Any = server.wanted.remote()  # a reference to the number of the next worker, or None
 
     def answer(self) -> None:
-        """Answers the request, which has arrived, and waits for the next one; keeps no reference to the samples."""
+        """Answers the request, which has arrived, and waits for the next one."""
         worker = ray.get(self.request)
         if worker is not None:
             self.server.take_samples.remote(put_samples(self.setup, self.placement, worker))
@@ -93,10 +88,7 @@ class Dealer:
 
 
 def put_samples(setup: WorkerSetup, placement: Placement, worker: int) -> StoredSamples:
-    """Puts the samples of the clients assigned to this worker into the object store, one part at a time.
-
-    Beside the data set, this process therefore needs memory for one part only.
-    """
+    """Puts the samples of the clients assigned to this worker into the object store, one part at a time."""
     indices = indices_of(setup, placement, worker)
     return StoredSamples(tuple(map(ray.put, setup.train.pieces(indices, PIECE))), len(indices))
 

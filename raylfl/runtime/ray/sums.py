@@ -28,11 +28,10 @@ from raylfl.runtime.workers.task import TaskResult
 def fetch(channel: Channel, stored: Sequence[StoredSums], count: int) -> tuple[list[TaskResult], list[int]]:
     """Fetches partial sums to the server; returns (the sums, the tasks whose sums were lost with their node).
 
-    If no vector is larger than `direct_bytes`, the sums of all calls are fetched one by one. Otherwise workers join the
-    sums on their node first. If the longest vector has at least twice `direct_bytes`, several nodes then divide the
-    columns, unless nodes must not receive each other's uploads (`Placement.nodes_apart`). Sums that could not be joined
-    are fetched one by one. Sums in the memory of workers are joined by the workers' group. count: the number of uploads
-    in a complete sum.
+    Sums in the memory of workers are joined by the workers' group. Others are fetched one by one if no vector is larger
+    than `direct_bytes`; otherwise workers join the sums on their node first. If the longest vector has at least twice
+    `direct_bytes`, several nodes divide the columns, unless nodes must not receive each other's uploads. count: the
+    number of uploads in a complete sum.
     """
     if channel.group is not None and (resident := [one for one in stored if one.restart is not None]):
         sums, lost = fetch(channel, [one for one in stored if one.restart is None], count)
@@ -61,11 +60,7 @@ def fetch(channel: Channel, stored: Sequence[StoredSums], count: int) -> tuple[l
 
 
 def _by_columns(channel: Channel, nodes: Sequence[Sequence[StoredSums]], pieces: int, count: int) -> TaskResult | None:
-    """The joined partial sums of several nodes; None if a worker or an object was lost.
-
-    nodes: the stored sums of each node. pieces: the number of ranges of columns, each completed on a different node.
-    count: the number of uploads in a complete sum.
-    """
+    """The joined partial sums of several nodes, each of which completes one of `pieces`; None if any was lost."""
     cuts = [WorkerCall("columns", (count, pieces, *(one.reference for one in own)), 1 + pieces) for own in nodes]
     cut = _answers(channel, nodes, cuts)
     if any(own is None for own in cut):

@@ -45,10 +45,7 @@ class TrafficCounter:
         self.received += received
 
     def count_arguments(self, values: Sequence[Any], node: str | None) -> None:
-        """Counts the bytes sent between nodes for the arguments of a call.
-
-        values: the arguments, values or references; node: the node that runs the call.
-        """
+        """Counts the bytes sent between nodes for the arguments of a call, values or references, on this node."""
         for value in values:
             if not isinstance(value, ray.ObjectRef):
                 self.count_between(weight(value), self.here, node)
@@ -64,9 +61,8 @@ class TrafficCounter:
                 self.between_nodes += size or awaited_size(value)
 
     def count_results(self, value: Any, others: Sequence[Any], node: str | None) -> None:
-        """Counts the bytes sent between nodes for the results of a call.
+        """Counts the bytes sent between nodes for the results of a call on this node: a value, references to others.
 
-        value: the first result; others: references to the other results; node: the node that ran the call.
         Small other results are sent at once, and counted. For large ones, only `node` is stored, because Ray may list
         their node late, or never if the node joined after a loss.
         """

@@ -87,11 +87,7 @@ class Attributes:
             metric.reset()
 
     def changed_tensors(self) -> list[str]:
-        """Names of tensors that were changed in place since the snapshot, which `restore` does not undo.
-
-        Frozen parameters and tensors in attributes are checked. Trained parameters and buffers are not, because every
-        task sets them.
-        """
+        """Names of frozen parameters and tensors in attributes that were changed in place since the snapshot."""
         return list(dict.fromkeys(name for name, tensor, version in self._tensors if tensor._version != version))
 
 

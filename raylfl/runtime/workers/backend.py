@@ -34,10 +34,9 @@ Handle = Any  # a client state or broadcast: the tensors themselves, or a refere
 class BlockCall:
     """A call for a block of nodes of a graph, sent to the same worker in every round.
 
-    block: the number of the block; operation: a key of `raylfl.runtime.workers.nodes.OPERATIONS`; job: the operation's
-    argument after the context; handles: handles of the states that are its further arguments; returns: the number of
-    results, of which the first is a value and the others are handles of states; arriving: (number of the sending block,
-    bytes) for the messages from each other block.
+    operation: a key of `raylfl.runtime.workers.nodes.OPERATIONS`; job, handles: its arguments after the context, the
+    last of which are states; returns: the number of results, a value and handles of states; arriving: (number of the
+    sending block, bytes) for the messages from each other block.
     """
 
     block: int
@@ -57,8 +56,8 @@ class BlockCall:
 class Executor(ABC):
     """The interface for carrying out local work.
 
-    Client states are passed as handles, so that a state is sent only to the process that uses it. A method that returns
-    a `Deferred` returns at once; depending on the backend, the work starts then or when the result is awaited.
+    Client states are passed as handles, so that a state is sent only to the process that uses it. The work of a
+    `Deferred` starts at once or when the result is awaited.
     """
 
     @abstractmethod
@@ -87,19 +86,17 @@ class Executor(ABC):
 
     @abstractmethod
     def run(self, tasks: Sequence[Task], broadcast: State) -> Deferred[list[TaskResult]]:
-        """Runs the tasks; returns their results in task order.
+        """The results of the tasks, in order, and possibly results without clients, which have partial sums.
 
-        A task that fails in every attempt has `errors` in its reports and no uploads. Results without clients, which
-        have partial sums, may follow the results of the tasks.
+        A task that fails in every attempt has `errors` in its reports and no uploads.
         """
 
     @abstractmethod
     def run_ring(self, tasks: Sequence[Task], broadcast: State) -> Deferred[list[TaskResult]]:
-        """Runs the tasks of a ring, of one client each; returns their results in task order.
+        """The results of the tasks of a ring, of one client each, in order.
 
-        Each task starts from the newest received upload of the tasks before it, or from the broadcast if there is none.
-        Uploads of clients that failed or returned non-finite values are dropped. Only the last received upload reaches
-        the server; the others are sent from worker to worker.
+        Each task starts from the newest received upload before it, or from the broadcast if there is none. Uploads of
+        clients that failed or returned non-finite values are dropped. Only the last one received reaches the server.
         """
 
     def shared_broadcast(self, broadcast: State) -> Handle:
@@ -270,10 +267,7 @@ class LocalBackend(InProcess, Backend):
 
 
 def call_timeout(timeout: float | None, items: int) -> float | None:
-    """The time limit in seconds of a call that measures `items` batches or groups of clients, or None for no limit.
-
-    timeout: seconds for one item, None for no limit.
-    """
+    """The time limit of a call that measures `items` batches or groups of clients; timeout: for one item."""
     return None if timeout is None else timeout * max(items, 1)
 
 

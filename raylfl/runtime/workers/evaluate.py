@@ -81,10 +81,9 @@ class Evaluator:
 
     @torch.no_grad()
     def measure(self, kind: str, batches: Iterable[Batch], first: int = 0) -> Logged:
-        """Evaluates the module on these batches; returns the logged values.
+        """Evaluates the module on these batches of a kind (test, val or train), numbered from `first`.
 
-        kind: test, val or train. first: the number of the first batch within the evaluation. `loss` is always included:
-        the logged loss, or else the loss that the step returns, or else the training loss.
+        Returns the logged values, with `loss`: the logged one, or else that of the step, or else the training loss.
         """
         log = EvaluationLog()
         for metric in metrics_of(self.module):
@@ -116,6 +115,6 @@ class Evaluator:
             if stage and not (isinstance(returned, Tensor) and returned.numel() == 1):
                 with self.recorder.into(None):
                     returned = self.module.training_step(batch.fresh(), index)
-            log.add_loss(as_number("loss", loss_of(returned, self.module)))
+            log.add("loss", as_number("loss", loss_of(returned, self.module)), {})
         if after:
             after(output, batch.content, index)

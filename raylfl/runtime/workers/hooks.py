@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from raylfl.errors import BadConfig
 
 Verdict = Literal["called", "refused", "ignored"]
 
 
-@dataclass(frozen=True)
-class Hook:
-    """The treatment of a hook that a module overrides.
-
-    verdict: whether a run calls, refuses or ignores the hook. note: if called, when; if refused, what to use in its
-    place; if ignored, why.
-    """
+class Hook(NamedTuple):
+    """The treatment of a hook that a module overrides."""
 
     verdict: Verdict
-    note: str
+    note: str  # if called, when; if refused, what to use in its place; if ignored, why
 
 
 _LOCAL_WORK = {
@@ -110,12 +104,9 @@ def overridden(module: Any, verdict: Verdict) -> list[str]:
 
 def refuse(module: Any) -> None:
     """Raises BadConfig if the module overrides hooks that are not supported; the message gives a remedy for each."""
-    problems = [
-        f"model {type(module).__name__} overrides {name}, which is not called here: {HOOKS[name].note}"
-        for name in overridden(module, "refused")
-    ]
-    if problems:
-        raise BadConfig(problems)
+    if names := overridden(module, "refused"):
+        start = f"model {type(module).__name__} overrides"
+        raise BadConfig([f"{start} {name}, which is not called here: {HOOKS[name].note}" for name in names])
 
 
 def takes_only_a_batch(module: Any, name: str) -> bool:

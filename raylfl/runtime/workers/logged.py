@@ -43,24 +43,18 @@ def canonical(name: str) -> str:
 
 @dataclass
 class Series:
-    """The values logged under one name, one per batch.
+    """The values logged under one name, one per batch. reduce: a key of `REDUCTIONS`.
 
-    reduce: a key of `REDUCTIONS`; weights: the batches' numbers of samples, or the `batch_size` that the module logs. A
-    value with weight 0 (the mean over a mask that is empty in this batch) does not count in a mean.
+    weights: the batches' numbers of samples, or the `batch_size` that the module logs. A value with weight 0 (the mean
+    over a mask that is empty in this batch) does not count in a mean.
     """
 
     reduce: str
     values: list[float] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
 
-    def add(self, value: float, weight: float) -> None:
-        """Adds the value of one batch."""
-        self.values.append(value)
-        self.weights.append(weight)
-
     @property
     def reduced(self) -> float:
-        """The values reduced to one number, by default their weighted mean."""
         return float(REDUCTIONS[self.reduce](self.values, self.weights))
 
 
@@ -140,7 +134,6 @@ def as_number(name: str, value: Any) -> float:
 
 
 def not_a_number(name: str, value: Any) -> BadConfig:
-    """The error for a logged value that is not a single number."""
     what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
     return BadConfig(
         f"the model logs {name} as {what}, but must log one number, a tensor with one entry, or a torchmetrics "
@@ -209,7 +202,6 @@ class EvaluationLog:
         return "loss" in self._in_batch
 
     def end_batch(self) -> None:
-        """Ends the batch; values logged from now on belong to the whole evaluation."""
         self._samples = None
 
     def log(self, name: str, value: Any, **options: Any) -> None:
@@ -219,20 +211,18 @@ class EvaluationLog:
         elif is_metric(value):
             self._objects[self.logged.name(name)] = value
         else:
-            self._add(self.logged.name(name), as_number(name, value), options)
+            self.add(self.logged.name(name), as_number(name, value), options)
 
-    def add_loss(self, value: float) -> None:
-        """Adds the loss of a batch in which the module has logged none."""
-        self._add("loss", value, {})
-
-    def _add(self, name: str, value: float, options: Mapping[str, Any]) -> None:
+    def add(self, name: str, value: float, options: Mapping[str, Any]) -> None:
         weight = options.get("batch_size")
         if self._samples is None or name not in self.logged.series:
             self.logged.series[name] = Series(reduction(name, options))
-        elif name in self._in_batch:  # logged twice: the last one counts
-            del self.logged.series[name].values[-1], self.logged.series[name].weights[-1]
+        series = self.logged.series[name]
+        if name in self._in_batch and self._samples is not None:  # logged twice: the last one counts
+            del series.values[-1:], series.weights[-1:]
         self._in_batch.add(name)
-        self.logged.series[name].add(value, (self._samples or 1) if weight is None else weight)
+        series.values.append(value)
+        series.weights.append((self._samples or 1) if weight is None else weight)
 
     def finish(self) -> Logged:
         """The logged values, with copies of the metric objects, whose originals are reset."""

@@ -37,11 +37,7 @@ class ModelMeasures:
         sources: Mapping[str, BatchSource | None],
         loop: LoopOracle,
     ):
-        """Measurements of the worker's module.
-
-        sources: kind of data (test, val, train) -> its source, None if there are no data of that kind. loop: computes
-        gradients of the module.
-        """
+        """Measurements of a module, whose gradients `loop` computes. sources: kind (test, val, train) -> its source."""
         self.setup, self.evaluator, self.attributes = setup, evaluator, attributes
         self.sources, self.loop, self.flat = sources, loop, loop.flat
 
@@ -84,10 +80,7 @@ class ModelMeasures:
 
     @torch_defaults()
     def objective(self, broadcast: State, groups: Sequence[Sequence[int]]) -> list[tuple[float, Tensor]]:
-        """For each group of clients i: (sum w_i f_i(x), sum w_i grad f_i(x) [d]).
-
-        x: the broadcast model; w_i: importance weights; f_i: mean loss over all samples of client i.
-        """
+        """As `Backend.objective`."""
         weights = self.setup.population.weights
         with self._at(broadcast) as x:
             sums = [self.of(x, group, weights[list(group)], self.attributes.restore) for group in groups]

@@ -65,10 +65,7 @@ def _no_module(model: ModelConfig, cls: type) -> BadConfig:
 
 
 def freeze_others(module: torch.nn.Module, patterns: Sequence[str]) -> None:
-    """Freezes, in place, the parameters whose names match no pattern; the name of a layer matches all its parameters.
-
-    Raises BadValue for a pattern that matches none of the parameters that the module trains.
-    """
+    """Freezes the parameters whose names match no pattern; raises BadValue for a pattern that matches none of them."""
     names = [name for name, p in module.named_parameters() if p.requires_grad]
     need = f"names or patterns of what {type(module).__name__} trains"
     trained = matching(patterns, names, "model.trainable", need)
@@ -87,9 +84,8 @@ def layout_for(
     contiguous: [n, c, h, w], torch's default; channels_last: [n, h, w, c]; batch_last: [c, h, w, n], for steps that can
     be translated to it (`raylfl.replay.innermost`). auto: for float32 on a CPU, batch_last for convolutions of few
     channels (of coloured images: in batches of at most 32) and channels_last otherwise; contiguous in all other cases.
-    The choice never depends on a timing, because
-    the layouts differ by rounding. The layout is always contiguous for a module without 2-D convolutions, with hooks on
-    local work, or with its own optimizer.
+    The choice never depends on a timing, because the layouts differ by rounding. The layout is always contiguous for a
+    module without 2-D convolutions, with hooks on local work, or with its own optimizer.
 
     innermost: returns the translation of the module's step to batch_last, or None; called only if needed. Raises
     BadConfig for batch_last if there is no translation.

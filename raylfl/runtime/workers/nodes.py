@@ -34,11 +34,11 @@ Run = Callable[[Task, State, State], TaskResult]  # (task, broadcast, rows of th
 
 @dataclass(frozen=True)
 class PublishJob:
-    """The numbers of the rows that a block of nodes sends to other blocks.
+    """The rows that a block of nodes sends to other blocks.
 
-    rows: row numbers of the nodes that work in this round [n]. local: row numbers of these nodes in the result of the
-    local work [n]; None if messages are sent before the local work. needed: one array for each distinct set of messages
-    that other blocks need, of positions in `rows`. tasks: of the operation `work`, which train the nodes in this order.
+    rows: row numbers of the nodes that work in this round [n]. local: their rows in the result of the local work [n];
+    None if messages are sent before it. needed: positions in `rows`, for each distinct set of messages that other
+    blocks need. tasks: of the operation `work`, which train the nodes in this order.
     """
 
     rows: Ints
@@ -51,11 +51,10 @@ class PublishJob:
 class MixJob:
     """The mixing of a block's rows.
 
-    rows: row numbers of the nodes that get new rows [n]. local: row numbers of these nodes in the result of the local
-    work [n]; None if there is no such result. parts: for each mixing matrix of the round, the matrix rows of these
-    nodes; the columns are first the block's own messages, then those of the other blocks, block by block. Empty parts:
-    nothing is mixed, and the results of the local work are the new rows. parts = None: `exchange` has mixed the
-    messages already. optimum: x* [d] if known.
+    rows: row numbers of the nodes that get new rows [n]. local: as in `PublishJob`. parts: for each mixing matrix of
+    the round, the matrix rows of these nodes; the columns are first the block's own messages, then those of the other
+    blocks, block by block. Empty parts: the results of the local work are the new rows. parts = None: `exchange` has
+    mixed the messages already. optimum: x* [d] if known.
     """
 
     rows: Ints
@@ -77,12 +76,10 @@ class Spread(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """Measures of a block's rows, for the metrics of a round.
+    """Measures of a block's rows: the number of nodes, and spreads of their variables.
 
-    nodes: the number of nodes; x: the spread of their variable x; parameters: the spread of their models' parameters,
-    None if the parameters are x itself; tracked: the spread of the variable of gradient tracking, None for other
-    methods; worst: the largest distance |x_i - x*| of a node's parameters x_i from the optimum x*, None if x* is not
-    known.
+    parameters: None if the parameters are x itself; tracked: of gradient tracking, None for other methods; worst: the
+    largest distance |x_i - x*| of a node's parameters x_i from the optimum x*, None if x* is not known.
     """
 
     nodes: int
@@ -95,8 +92,8 @@ class Measure(NamedTuple):
 class WorkReport(NamedTuple):
     """The report of a block's local work to the round loop.
 
-    result: the result of the tasks, whose uploads are the buffers and optimizer states to average, hidden from the
-    method (`UNSEEN`); floats: floats that a node sends along one edge; sizes: bytes of each distinct set of messages.
+    result: of the tasks, with the uploads that are hidden from the method (`UNSEEN`); floats: that a node sends along
+    one edge; sizes: bytes of each distinct set of messages.
     """
 
     result: TaskResult
@@ -113,10 +110,7 @@ class OperationContext:
 
 
 def work(context: OperationContext, job: PublishJob, broadcast: State, block: State) -> tuple[Any, ...]:
-    """Runs the local work of a block; returns (`WorkReport`, the nodes' rows after it, *messages).
-
-    block: the rows of the block; messages: a state for each other block that needs some.
-    """
+    """Runs the local work of a block with these rows; returns (`WorkReport`, the nodes' rows after it, *messages)."""
     results, at = [], 0
     for task in job.tasks:
         mine = job.rows[at : (at := at + len(task.clients))]
@@ -133,8 +127,7 @@ def work(context: OperationContext, job: PublishJob, broadcast: State, block: St
 def publish(context: OperationContext, job: PublishJob, block: State, local: State) -> tuple[Any, ...]:
     """Computes the messages that other blocks need; returns (the bytes of each piece, *pieces).
 
-    block: the rows of the block before the local work; local: the result of the local work; piece: the messages to one
-    or several other blocks.
+    block: the rows of the block before the local work; local: the result of the local work.
     """
     if not job.needed:
         return ((),)
@@ -145,10 +138,7 @@ def publish(context: OperationContext, job: PublishJob, block: State, local: Sta
 
 
 def mix(context: OperationContext, job: MixJob, block: State, local: State, *pieces: State) -> tuple[Measure, State]:
-    """Mixes a block's rows; returns (measures, the new rows).
-
-    block: the rows before the round; local: the result of the local work; pieces: the messages from each other block.
-    """
+    """Mixes a block's rows with the messages `pieces` of other blocks; returns (measures, the new rows)."""
     if len(job.rows):
         with one_thread():
             new = _mixed(context.algorithm, job, block, local, pieces)
@@ -160,10 +150,7 @@ def mix(context: OperationContext, job: MixJob, block: State, local: State, *pie
 
 
 def exchange(context: OperationContext, parts: Sequence[MixingRows], *pieces: State) -> tuple[Any, ...]:
-    """Mixes the messages of all blocks; returns (None, *the mixed messages of each block).
-
-    parts: the mixing matrices of the round, with a column for each node's messages; pieces: the messages of each block.
-    """
+    """Mixes the messages `pieces` of all blocks; returns (None, *the mixed messages of each block)."""
     sizes, mixed = [len(next(iter(piece.values()))) for piece in pieces], list[State]({} for _ in pieces)
     with one_thread():
         for name in pieces[0]:
@@ -175,10 +162,7 @@ def exchange(context: OperationContext, parts: Sequence[MixingRows], *pieces: St
 
 
 def measure(algorithm: GraphAlgorithm, block: State, optimum: Tensor | None) -> Measure:
-    """The measures of a block's rows.
-
-    optimum: x* [d] if known.
-    """
+    """The measures of a block's rows; optimum: x* [d] if known."""
     parameters = algorithm.parameters(block)
     own = parameters is not block["x"]
     tracked = None if algorithm.tracked is None else Spread.of(block[algorithm.tracked])
@@ -210,11 +194,7 @@ def _mixed(algorithm: GraphAlgorithm, job: MixJob, block: State, local: State, p
 
 
 def _rows(at: Ints, local: Ints | None, block: State, worked: State) -> tuple[State, State]:
-    """(rows after the local work, rows before the local work) of some nodes of a block.
-
-    at: row numbers of the nodes in the block. local: row numbers of the nodes in `worked`, the result of the local
-    work; if None, there is no such result, and both states are equal.
-    """
+    """(rows after the local work, rows before it) of the nodes with the row numbers `at`; equal if `local` is None."""
     before = {name: _taken(rows, at) for name, rows in block.items()}
     after = {} if local is None else {name: _taken(rows, local) for name, rows in worked.items()}
     return before | after, before

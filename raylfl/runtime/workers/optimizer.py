@@ -17,10 +17,7 @@ from raylfl.errors import BadConfig
 
 @dataclass(frozen=True)
 class Moment:
-    """The form of one entry of an optimizer's state, such as `exp_avg` of the first parameter.
-
-    parameter: the position of the parameter; number: whether the entry is a Python number and not a tensor.
-    """
+    """The form of one entry of an optimizer's state, such as `exp_avg` of parameter 0; number: it is no tensor."""
 
     parameter: int
     name: str
@@ -30,10 +27,7 @@ class Moment:
     number: bool
 
     def of(self, value: Tensor) -> Any:
-        """The entry as the optimizer stores it.
-
-        value: the numbers of the entry [n], a part of a client's row of optimizer state.
-        """
+        """The entry as the optimizer stores it, from its part [n] of a client's row of optimizer state."""
         rounded = value if self.dtype.is_floating_point else value.round()
         return rounded.item() if self.number else rounded.reshape(self.shape).to(self.device, self.dtype, copy=True)
 
@@ -50,8 +44,8 @@ class ModuleOptimizer(LocalOptimizer):
     def __init__(self, flat: FlatModule, steps_per_epoch: int, moments: list[Moment] | None = None):
         """A new optimizer from the module.
 
-        steps_per_epoch: local steps in one pass over the client's data. moments: the form of the optimizer's state,
-        from `moments_of`, None if the state is not kept.
+        steps_per_epoch: local steps in one pass over the client's data. moments: from `moments_of`, None if the state
+        is not kept.
         """
         self.flat, self.moments = flat, moments
         self.optimizer, schedulers = _configured(flat.module)

@@ -44,10 +44,7 @@ class Ranks:
     current: ClassVar[Ranks | None] = None
 
     def __init__(self, setup: WorkerSetup, lost: Callable[[], object]):
-        """Starts the processes and builds the module, of which `flat` is the part of this process.
-
-        lost: called, in a thread, when one of them has ended unexpectedly.
-        """
+        """Starts the processes and builds the module; lost: called, in a thread, when one has ended unexpectedly."""
         refuse_settings(setup)
         if Ranks.current is not None:
             Ranks.current.close()
@@ -86,8 +83,7 @@ class Ranks:
     def together(self, method: str, *args: Any) -> Any:
         """Calls a method of the sharded module in all processes; returns its result in this one.
 
-        Raises the exception of this process if the others have ended the call as well, with or without one. Otherwise
-        they cannot go on together: raises RanksLost.
+        Raises the exception of this process if the others have ended the call as well; otherwise RanksLost.
         """
         try:
             with exits_as_errors():

@@ -77,12 +77,8 @@ def refuse_settings(setup: WorkerSetup) -> None:
         "runtime.vectorize=always": runtime.vectorize == "always",
         "algorithm.cut (split learning)": setup.algorithm.cut is not None,
     }
-    problems = [
-        f"{setting} cannot be used with a model that is sharded over {runtime.processes} processes"
-        for setting, is_set in wrong.items()
-        if is_set
-    ]
-    if problems:
+    end = f"cannot be used with a model that is sharded over {runtime.processes} processes"
+    if problems := [f"{setting} {end}" for setting, is_set in wrong.items() if is_set]:
         raise BadConfig(problems)
 
 
@@ -101,10 +97,7 @@ class ShardedModule(FlatModule):
         autocast: Callable[[], AbstractContextManager[Any]],
         ranks: Any,
     ):
-        """The part of this module on `device`.
-
-        autocast: makes the precision context of the steps. ranks: the other processes (`Ranks`), None in these.
-        """
+        """The part of this module on `device`; ranks: the other processes (`Ranks`), None in these."""
         if hooks := [name for name in overridden(module, "called") if name not in CALLED]:
             raise BadConfig(
                 f"model {type(module).__name__} overrides {hooks[0]}, which a model that is sharded over processes "

@@ -69,10 +69,7 @@ class Task:
 
     @staticmethod
     def of(r: Round, rows: Ints, sums: SumPlan | None = None, handles: Mapping[int, Any] | None = None) -> Task:
-        """The task of some clients of round r.
-
-        rows: the clients' positions in the cohort; sums: as in `Task`; handles: client -> handle of its state.
-        """
+        """The task of the clients at these positions of the cohort of round r. handles: client -> that of its state."""
         return Task(
             round=r.index,
             clients=tuple(r.cohort[rows].tolist()),
@@ -137,10 +134,7 @@ class ClientReports:
 
     @staticmethod
     def of(clients: Sequence[int], **columns: Any) -> ClientReports:
-        """One report for each of these clients.
-
-        columns: name of a field of `REPORT` -> one value per client; fields without a column are 0.
-        """
+        """One report for each of these clients. columns: fields of `REPORT`; the others are 0."""
         rows = np.zeros(len(clients), REPORT)
         rows["client"] = clients
         for name, values in columns.items():
@@ -149,7 +143,7 @@ class ClientReports:
 
     @staticmethod
     def failed(clients: Sequence[int], error: str) -> ClientReports:
-        """Reports of clients whose local work ended in an error, with the same text `error` for each of them."""
+        """Reports of clients whose local work ended in this error."""
         nothing = ClientReports.of(clients, loss=np.nan, last_loss=np.nan)
         return ClientReports(nothing.rows, dict.fromkeys(clients, error))
 
@@ -293,10 +287,7 @@ def without_rows(uploads: State, plan: SumPlan) -> State:
 
 
 def joined_rows(parts: Sequence[State], counts: Sequence[int]) -> State:
-    """The uploads of several tasks as one tensor per name, with zeros for a failed task; empty if all tasks failed.
-
-    parts: the uploads of each task, empty if it failed. counts: the number of clients of each task.
-    """
+    """The uploads of several tasks with these numbers of clients, with zeros for a failed task; empty if all failed."""
     if len(parts) == 1:
         return dict(parts[0])
     some: State = next((uploads for uploads in parts if uploads), {})
