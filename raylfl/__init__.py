@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from raylfl.errors import BadConfig as BadConfig
     from raylfl.errors import BadValue as BadValue
     from raylfl.errors import RaylflError as RaylflError
-    from raylfl.execution.comparison import compare as compare
+    from raylfl.execution.several import compare as compare
     from raylfl.execution.several import run as run
     from raylfl.python.api import resume as resume
     from raylfl.python.control import Callback as Callback
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 PLACES = {  # module -> its public names; it is imported when one of them is first used
     "python.api": ("resume",),
     "python.result": ("Result",),
-    "execution.comparison": ("compare",),
-    "execution.several": ("run",),
+    "execution.several": ("compare", "run"),
     "python.control": ("Callback", "Progress", "StopRun"),
     "errors": ("BadConfig", "BadValue", "RaylflError"),
     "python.method": ("method",),

@@ -104,13 +104,13 @@ def _say_stop(result: Any) -> None:
 
 def compare(args: argparse.Namespace) -> int | None:
     require(*REPORT, what="the report of a comparison", instead="`raylfl run` for each algorithm")
-    from raylfl.execution import comparison
+    from raylfl.execution.several import compare
 
     names = [name for name in args.algorithms.split(",") if name]
     if not names:
         raise BadConfig(f"--algorithms '{args.algorithms}' names none; write focus,fedavg,sfl, for example")
     seeds = _seeds(args.seeds)
-    results = comparison.compare(args.config, args.overrides, names, seeds=seeds, progress=True, jobs=args.jobs)
+    results = compare(args.config, args.overrides, names, seeds=seeds, progress=True, jobs=args.jobs)
     for result in results:
         _say_stop(result)
     folders = [result.run_dir for result in results]

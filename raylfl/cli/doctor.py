@@ -141,12 +141,14 @@ def free_ports(count: int) -> list[int]:
 
 def _cluster(address: str) -> Finding:
     """Joins the cluster in RAY_ADDRESS as a run does, because token and versions are checked only on joining."""
-    from raylfl.runtime.ray.connection import check_address, joined
+    from raylfl.runtime.ray.cluster import cluster_for
+    from raylfl.runtime.ray.connection import check_address
     from raylfl.runtime.ray.resources import nodes_of_cluster
 
     try:
         check_address(RuntimeConfig())  # refuses an empty one
-        with joined(RuntimeConfig(), address):
+        with cluster_for(RuntimeConfig()) as cluster:
+            cluster.ready()
             nodes = nodes_of_cluster()
     except BadConfig as error:
         return Finding("missing", "ray cluster", str(error), "unset RAY_ADDRESS, and each run starts its own Ray")

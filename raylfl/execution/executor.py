@@ -66,18 +66,14 @@ def complete(
             for count, run in enumerate(ended, 1):
                 now = time.monotonic()
                 if show and (count == len(missing) or now - last >= seconds):
-                    last = now
-                    say(f"         {count}/{len(missing)} done after {now - started:.0f} s: {_end_line(run)}")
+                    last, latest = now, dict[str, Any]()
+                    for row in read_rows(run.path / "metrics.jsonl").rows:  # evaluations are not in every row
+                        latest |= row
+                    end = f"{run.label} diverged" if run.diverged else f"{run.label}  {status_line(latest)}"
+                    say(f"         {count}/{len(missing)} done after {now - started:.0f} s: {end}")
     except (KeyboardInterrupt, Interrupted) as error:
         error.add_note("the same command continues")
         raise
-
-
-def _end_line(run: PlannedRun) -> str:
-    latest: dict[str, Any] = {}
-    for row in read_rows(run.path / "metrics.jsonl").rows:  # evaluations are not in every row
-        latest |= row
-    return f"{run.label} diverged" if run.diverged else f"{run.label}  {status_line(latest)}"
 
 
 def _ended(
@@ -149,14 +145,10 @@ def room(runtime: RuntimeConfig, count: int, jobs: int | None) -> tuple[float, l
             jobs = 1
     jobs = max(1, min(jobs, count))
     share = replace(runtime, backend="ray", workers=jobs).on(gpus).gpus
-    return share, [_devices(names, share, k) for k in range(jobs)]
-
-
-def _devices(names: Sequence[str], share: float, process: int) -> dict[str, str]:
-    """The environment variables of a process with this share of a GPU; names: of the GPUs."""
     if not share or not names:
-        return {}
-    return {"CUDA_VISIBLE_DEVICES": names[process // int(1 / share + 1e-9) % len(names)]}
+        return share, [{} for _ in range(jobs)]
+    each = int(1 / share + 1e-9)  # processes per GPU
+    return share, [{"CUDA_VISIBLE_DEVICES": names[k // each % len(names)]} for k in range(jobs)]
 
 
 # -- on the nodes of a cluster, each run in a placement group with its workers ---------------------------------------

@@ -27,23 +27,7 @@ GRACE_SECONDS = 10.0  # for the current round of an ended run; then its process 
 NOTICE = b"raylfl: stopping the runs after their rounds, with checkpoints; once more ends at once\n"
 
 
-class Child:
-    """A child process and the parent's end of the socket; environment: variables that it has in addition."""
-
-    def __init__(self, environment: Mapping[str, str]):
-        self.process, self.connection = process.start_child("raylfl.execution.processes", environment)
-
-    def receive(self, run: PlannedRun) -> BaseException | None:
-        """The error of the run that the child was sent; None if it ended without one."""
-        try:
-            error, text = self.connection.recv()
-        except (EOFError, OSError):
-            code = self.process.wait()
-            what = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-            return RaylflError(f"{run.label}: its process ended unexpectedly ({what}; is the memory used up?)")
-        if error is not None:
-            error.__cause__ = RaylflError(text)  # --debug shows it
-        return error  # type: ignore[no-any-return]
+Child = tuple[subprocess.Popen[bytes], Connection]  # a child process and the parent's end of the socket
 
 
 def in_processes(runs: Sequence[PlannedRun], environments: Sequence[Mapping[str, str]]) -> Iterator[PlannedRun]:
@@ -55,19 +39,19 @@ def in_processes(runs: Sequence[PlannedRun], environments: Sequence[Mapping[str,
     waiting = list(reversed(runs))
     children: list[Child] = []
     try:
-        children += [Child(environment) for environment in environments]
+        for environment in environments:
+            children.append(process.start_child("raylfl.execution.processes", environment))
         at_work: dict[Any, tuple[Child, PlannedRun]] = {}
         idle = list(children)
         while waiting or at_work:
             while waiting and idle:
                 child, run = idle.pop(), waiting.pop()
-                with suppress(OSError):  # it has ended; `receive` has the error
-                    child.connection.send(run)
-                at_work[child.connection] = child, run
+                with suppress(OSError):  # it has ended, as `_require_success` says
+                    child[1].send(run)
+                at_work[child[1]] = child, run
             for connection in wait(list(at_work)):
                 child, run = at_work.pop(connection)
-                if (error := child.receive(run)) is not None:
-                    raise error
+                _require_success(child, run)
                 idle.append(child)
                 yield run
     except KeyboardInterrupt:
@@ -77,18 +61,30 @@ def in_processes(runs: Sequence[PlannedRun], environments: Sequence[Mapping[str,
         _end(children)
 
 
+def _require_success(child: Child, run: PlannedRun) -> None:
+    """Raises the error of the run that the child was sent, if it did not end without one."""
+    try:
+        error, text = child[1].recv()
+    except (EOFError, OSError):
+        code = child[0].wait()
+        what = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        raise RaylflError(f"{run.label}: its process ended unexpectedly ({what}; is the memory used up?)") from None
+    if error is not None:
+        raise error from RaylflError(text)  # --debug shows it
+
+
 def _end(children: Sequence[Child]) -> None:
-    for child in children:
-        child.connection.close()
+    for _, connection in children:
+        connection.close()
     deadline = time.monotonic() + GRACE_SECONDS
     try:
-        for child in children:
+        for child, _ in children:
             with suppress(subprocess.TimeoutExpired):
-                child.process.wait(max(0.0, deadline - time.monotonic()))
+                child.wait(max(0.0, deadline - time.monotonic()))
     finally:
-        for child in children:
-            child.process.kill()
-            child.process.wait()
+        for child, _ in children:
+            child.kill()
+            child.wait()
 
 
 def serve(handle: int) -> None:

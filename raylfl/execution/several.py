@@ -1,4 +1,4 @@
-"""The Python interface to runs: `raylfl.run` on one config or a list, and the runs of `raylfl.compare`."""
+"""The Python interface to runs: `raylfl.run` on one config or a list, and `raylfl.compare`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Unpack, overload
 
 from raylfl.config.identity import identity
-from raylfl.config.load import Config, Source, load_config
+from raylfl.config.load import Config, Source, load_config, load_configs
 from raylfl.config.objects import ObjectLayer, Objects, object_layer
 from raylfl.errors import BadConfig, NonFinite
 from raylfl.execution.planned import DIVERGED, PlannedRun
@@ -71,6 +71,48 @@ def run(
     config = load_config(source, overrides, object_layer(objects), api.check_runtime)
     with api.watching(watch, progress) as shown:
         return api.begin(prepare(config), shown, callbacks)
+
+
+def compare(
+    source: Source,
+    overrides: Sequence[str],
+    algorithms: Sequence[Any],
+    watch: Watch | None = None,
+    *,
+    seeds: Sequence[int] = (),
+    progress: bool | None = None,
+    callbacks: Sequence[Callback] = (),
+    jobs: int | None = 1,
+    **objects: Unpack[Objects],
+) -> list[Result]:
+    """Runs one config with several algorithms (names, classes or instances); existing runs are not made again.
+
+    Returns the results of all algorithms for the first seed, then for the next. Runs of the same seed have the same
+    partition, initial weights, links and batch order. They also have the same cohorts, unless an algorithm has its own
+    sampling probabilities. If the config sets `logging.id`, the id of each run is `<id>-<algorithm>`, or with `seeds`
+    `<id>-<algorithm>-s<seed>`.
+
+    seeds: each algorithm is run with each of these seeds; empty: with the config's seed only. The other arguments have
+    the same meaning as in `raylfl.run` for a list. Raises BadConfig for mistakes, or if another run has this id.
+    """
+    if seeds and (given_seed := next((text for text in overrides if text.startswith("seed=")), None)):
+        raise BadConfig(f"{given_seed} and seeds={list(seeds)}: give one of them")
+    worlds = [[*overrides, f"seed={seed}"] for seed in seeds] or [list(overrides)]
+    variants = [
+        ([*world, f"algorithm.name={algorithm}"], object_layer(objects))
+        if isinstance(algorithm, str)
+        else (world, object_layer({**objects, "algorithm": algorithm}))
+        for world in worlds
+        for algorithm in algorithms
+    ]
+    configs = load_configs(source, variants)
+    runs = [(config.resolved["algorithm"]["name"], config.top.seed) for config in configs]
+    for k, (name, seed) in enumerate(runs):
+        if (name, seed) in runs[:k]:
+            raise BadConfig(f"algorithm {name} with seed {seed} is there twice: each can be compared only once")
+        if (id_ := configs[k].logging.id) is not None:
+            configs[k].logging.id = f"{id_}-{name}" + f"-s{seed}" * bool(seeds)
+    return run_all(configs, watch, progress, callbacks, jobs)
 
 
 def run_all(

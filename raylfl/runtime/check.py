@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -58,7 +58,8 @@ def check(experiment: Experiment) -> Experiment:
         raise BadConfig("no client owns any training sample: nothing to train on")
     model, config = experiment.config.resolved["model"], experiment.config.eval
     label = model["name"] or model["class_path"]
-    with _threads_kept(), private_randomness(keyed_int(setup.seed, "check")):
+    with ExitStack() as stack, private_randomness(keyed_int(setup.seed, "check")):
+        stack.callback(torch.set_num_threads, torch.get_num_threads())  # a worker changes it for its process
         few, seconds = _on_two_samples(setup), _time_limit(setup)
         experiment.warnings.extend(f"data: {line}" for line in _carried(setup, seconds))
         worker = _try(f"model {label} cannot be made ready", lambda: Worker(few), seconds)
@@ -165,22 +166,21 @@ def _on_two_samples(setup: WorkerSetup) -> WorkerSetup:
 
 def _carried(setup: WorkerSetup, seconds: float | None) -> list[str]:
     """Warnings, one line each, about state of the data that reading a sample carries over to the next."""
-    lines, seed = list[str | None](), keyed_int(setup.seed, "check")
+    seed, lines = keyed_int(setup.seed, "check"), list[str]()
     for kind, samples, first in _first_samples(setup):
         text = f"the data's first {kind} batch cannot be made"
-        lines.append(_try(text, partial(_carried_state, samples, first, seed, kind), seconds))
-    return [line for line in lines if line is not None]
+        lines += _try(text, partial(_carried_state, samples, first, seed, kind), seconds)
+    return lines
 
 
-def _carried_state(samples: SampleSet, indices: Ints, seed: int, kind: str) -> str | None:
-    """What reading these samples carries over to later batches, as a warning; None if nothing is found.
+def _carried_state(samples: SampleSet, indices: Ints, seed: int, kind: str) -> list[str]:
+    """A warning if reading these samples, twice with the same seed, carries state over to later batches.
 
-    kind: train, test or val, for the message. The samples are read twice with the same seed. A number in an attribute
-    that has changed, or a batch that differs, is state: a batch then depends on the batches that its worker has read
-    before. Other attributes may change, such as an opened file or a cache.
+    State is a number in an attribute that has changed, or a batch that differs. Other attributes may change, such as an
+    opened file or a cache.
     """
     if samples.is_blank or (samples.arrays is not None and samples.transform is None):
-        return None
+        return []
     source = BatchSource(samples, torch.device("cpu"), torch.float32)
     before, batches = dict(_numbers(samples, kind)), []
     for _ in range(2):
@@ -192,8 +192,8 @@ def _carried_state(samples: SampleSet, indices: Ints, seed: int, kind: str) -> s
     elif not _equal(*batches):
         what = f"the same {kind} samples, read twice with the same seed, differ (a counter or a generator of its own)"
     else:
-        return None
-    return f"{what}, which is never reset: results depend on the samples that a worker has read before"
+        return []
+    return [f"{what}, which is never reset: results depend on the samples that a worker has read before"]
 
 
 def _numbers(samples: SampleSet, kind: str) -> Iterator[tuple[str, Any]]:
@@ -273,6 +273,13 @@ def _local_step(worker: Worker, batch: Batch) -> list[str]:
 def _try_evaluations(worker: Worker, config: EvalConfig, label: str) -> dict[str, Logged]:
     """Tries the evaluations of a run; returns test, val or clients -> the values that the model with this name logs."""
     logged = {}
+
+    def evaluated(chunk: Chunk) -> Logged:
+        with warnings.catch_warnings(action="ignore"):  # metrics may warn that two samples are too few
+            values = Logged.joined(worker.evaluate({"x": worker.initial.x}, [chunk]))
+            values.results()  # metric objects keep their results
+            return values
+
     for kind in evaluated_kinds(worker, config) or ["train"]:
         source = worker.sources[kind]
         assert source is not None
@@ -280,16 +287,11 @@ def _try_evaluations(worker: Worker, config: EvalConfig, label: str) -> dict[str
         batch = source.batch(indices)
         _try(f"the data's first {kind} batch cannot be made", partial(getattr, batch, "content"))
         text = f"model {label} cannot be evaluated on a batch of {_shapes(batch)}"
-        found = _try(text, partial(_evaluated, worker, Chunk(kind, indices)), _time_limit(worker.setup))
-        logged["clients" if kind == "train" else kind] = found
+        chunk = Chunk(kind, indices)
+        logged["clients" if kind == "train" else kind] = _try(
+            text, partial(evaluated, chunk), _time_limit(worker.setup)
+        )
     return logged
-
-
-def _evaluated(worker: Worker, chunk: Chunk) -> Logged:
-    with warnings.catch_warnings(action="ignore"):  # metrics may warn that two samples are too few
-        logged = Logged.joined(worker.evaluate({"x": worker.initial.x}, [chunk]))
-        logged.results()  # metric objects keep their results
-        return logged
 
 
 def _try(text: str, make: Callable[[], T], seconds: float | None = None) -> T:
@@ -311,13 +313,3 @@ def _shapes(batch: Batch) -> str:
         f"{tuple(p.shape)} {str(p.dtype).removeprefix('torch.')}" if isinstance(p, Tensor) else type(p).__name__
         for p in parts
     )
-
-
-@contextmanager
-def _threads_kept() -> Iterator[None]:
-    """A context that restores torch's number of threads, which a worker changes for its process."""
-    before = torch.get_num_threads()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
@@ -89,7 +88,12 @@ def require_measured(metric: str, experiment: Experiment, key: str = "metric") -
     names = names_of(experiment)
     measured = names.get(group, ())
     if measured is not None and name not in measured:
-        raise unknown_metric(key, metric, [f"{of}/{each}" for of in names for each in names[of] or NAMES.get(of, ())])
+        known = [f"{of}/{each}" for of in names for each in names[of] or NAMES.get(of, ())]
+        of_group = [each for each in known if each.startswith(f"{group}/")]
+        need = f"one of {', '.join(of_group)}" if of_group else "the name of a metric in metrics.jsonl"
+        raise BadValue(
+            key, got=metric, need=need, hint=did_you_mean(metric, known, f"such as {', '.join(METRICS[:3])}")
+        )
     config, optimum, algorithm = experiment.config.eval, experiment.optimum, experiment.algorithm
     conditions: dict[str, object] = {  # whether each is met
         **{f"eval.{option.name.rstrip('_')}=true": getattr(config, option.name) for option in fields(config)},
@@ -108,10 +112,3 @@ def require_measured(metric: str, experiment: Experiment, key: str = "metric") -
     }
     if missing := [need for need in NEEDS.get(metric, NEEDS.get(group, ())) if not conditions[need]]:
         raise BadConfig(f"{key}={metric} is never measured here: it needs {' and '.join(missing)}")
-
-
-def unknown_metric(key: str, metric: str, names: Sequence[str]) -> BadValue:
-    """The error for a metric that is none of `names`; its message has the names of its group, and the nearest name."""
-    group_names = [name for name in names if name.startswith(f"{metric.partition('/')[0]}/")]
-    need = f"one of {', '.join(group_names)}" if group_names else "the name of a metric in metrics.jsonl"
-    return BadValue(key, got=metric, need=need, hint=did_you_mean(metric, names, f"such as {', '.join(METRICS[:3])}"))

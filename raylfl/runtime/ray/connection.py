@@ -7,10 +7,9 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.errors import BadConfig
@@ -41,7 +40,7 @@ def address_of(runtime: RuntimeConfig) -> str | None:
 
 
 def direct_bytes() -> int:
-    """The size in bytes up to which Ray sends values within calls and results; larger values are separate objects."""
+    """The bytes up to which Ray sends values within calls and results; larger values are separate objects."""
     return int(os.environ.get(DIRECT, 100 * 2**10))
 
 
@@ -80,25 +79,10 @@ def join(runtime: RuntimeConfig, address: str) -> None:
     if not speaks_grpc(address):  # Ray itself would try for many minutes
         raise BadConfig(f"{key}: no Ray cluster answers there (another program listens at this address)")
     try:
-        with _environment(GCS_WAIT, ATTACH_SECONDS):
+        with patch.dict(os.environ, {GCS_WAIT: os.environ.get(GCS_WAIT, ATTACH_SECONDS)}):
             ray.init(address=address, **QUIET)
     except (ConnectionError, RuntimeError, RayError) as error:
         raise BadConfig(f"{key}: {_reason(error)}") from error
-
-
-@contextmanager
-def joined(runtime: RuntimeConfig, address: str) -> Iterator[None]:
-    """A context with a connection to the cluster at this address: the caller's, if there is one, or a new one."""
-    import ray
-
-    if ray.is_initialized():
-        yield
-        return
-    join(runtime, address)
-    try:
-        yield
-    finally:
-        ray.shutdown()
 
 
 def listens(address: str, seconds: float = 5.0) -> bool:
@@ -140,30 +124,15 @@ def _host_and_port(address: str) -> tuple[str, int] | None:
 
 def _reason(error: BaseException) -> str:
     """The reason why Ray did not connect, from an exception of Ray and the chain of its causes."""
-    texts: list[str] = []
     cause: BaseException | None = error
     while cause is not None:
-        texts.append(str(cause))
+        if "InvalidAuthToken" in str(cause) or "Unauthenticated" in str(cause):
+            return (
+                "the Ray cluster there refuses this token (InvalidAuthToken): set RAY_AUTH_TOKEN, or copy the "
+                "cluster's ~/.ray/auth_token here; with RAY_AUTH_MODE=disabled no token is sent"
+            )
         cause = cause.__cause__ or cause.__context__
-    if any("InvalidAuthToken" in text or "Unauthenticated" in text for text in texts):
-        return (
-            "the Ray cluster there refuses this token (InvalidAuthToken): set RAY_AUTH_TOKEN, or copy the cluster's "
-            "~/.ray/auth_token here; with RAY_AUTH_MODE=disabled no token is sent"
-        )
-    return f"no Ray cluster answers there ({' '.join(texts[0].split())})"
-
-
-@contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    """A context that sets an environment variable unless it is set already."""
-    if name in os.environ:
-        yield
-        return
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        del os.environ[name]
+    return f"no Ray cluster answers there ({' '.join(str(error).split())})"
 
 
 # -- a Ray started for the run -------------------------------------------------------------------------------------
@@ -206,8 +175,7 @@ def start(runtime: RuntimeConfig) -> list[str]:
 def ray_folder() -> tuple[Path | None, list[str]]:
     """Chooses the folder for Ray's sockets and logs; returns it (None: Ray's default), and lines for the user about it.
 
-    The default is not used if it cannot be written or is too long: the path of a Unix socket has at most 107 bytes on
-    Linux, of which Ray needs 66 below its folder. Raises BadConfig if no folder can be used.
+    The default is not used if it cannot be written or is too long. Raises BadConfig if no folder can be used.
     """
     usual = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp") / "ray"
     problem = _unusable(usual)

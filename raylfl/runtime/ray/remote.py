@@ -21,7 +21,7 @@ from raylfl.runtime.session import Interrupted
 from raylfl.runtime.stopping import stop_on_signals
 
 if TYPE_CHECKING:
-    from raylfl.runtime.ray.stored import Dealer, StoredExperiment
+    from raylfl.runtime.ray.stored import StoredExperiment
 
 MOST_RESTARTS = 4  # largest number of restarts of the server actor or of Ray without a finished round in between
 CHECK_SECONDS = 1.0  # seconds between two checks of Ray's own processes
@@ -47,7 +47,7 @@ class RemoteRun:
         self.paced = paced
         self._end: tuple[float, str | None] = (math.inf, None)  # the round after which the caller ends the run; why
         self._stored: StoredExperiment | None = None  # the experiment in Ray's object store
-        self._dealer: Dealer | None = None  # of samples, if clients are assigned to workers
+        self._wanted: Any = None  # a reference to the number of the worker whose samples the server needs, if any does
         self._group: ActorGroup | None = None
         self._stop_requested = False
         self._seen, self._restarts = -1, 0  # the newest round; restarts since that round
@@ -113,7 +113,7 @@ class RemoteRun:
 
     def _rounds(self) -> Rows:
         """Yields the rounds that one server actor carries out, until the end of the run or the loss of the actor."""
-        from raylfl.runtime.ray.stored import Dealer, StoredExperiment
+        from raylfl.runtime.ray.stored import StoredExperiment
 
         if self._group is None:
             runtime, setup = self.experiment.config.runtime, self.experiment.setup
@@ -131,8 +131,7 @@ class RemoteRun:
                 group.server.stop.remote()
             call = group.server.rows.options(num_returns="streaming")
             stream = call.remote(self._stored, group.workers, str(self.run_dir.path), self.resume, self.paced)
-            deals = self._stored.assigned
-            self._dealer = Dealer(group.server, experiment.setup, self._stored.placement) if deals else None
+            self._wanted = group.server.wanted.remote() if self._stored.assigned else None
             for metrics, messages, params in self._items(stream):
                 self._unsaid += messages
                 if metrics["round"] > self._seen:  # rounds repeated after a restart have been yielded before
@@ -185,12 +184,12 @@ class RemoteRun:
 
         checked = last_round_at = time.monotonic()
         while True:
-            requests = [] if self._dealer is None else [self._dealer.request]
+            requests = [] if self._wanted is None else [self._wanted]
             ready, _ = ray.wait([stream, *requests], timeout=CHECK_SECONDS)
             self._print_news()
             now = time.monotonic()
-            if self._dealer is not None and self._dealer.request in ready:
-                self._dealer.answer()
+            if self._wanted in ready:
+                self._deal_samples()
                 ready = []
             if now - checked > CHECK_SECONDS:
                 checked = now
@@ -206,6 +205,19 @@ class RemoteRun:
                 yield ray.get(reference)
             elif now - last_round_at > SILENT_SECONDS and self._group is not None and self._news is None:
                 self._news = self._group.server.news.remote()
+
+    def _deal_samples(self) -> None:
+        """Puts the samples that the server needs into the object store; keeps no reference to them."""
+        import ray
+
+        from raylfl.runtime.ray.stored import put_samples
+
+        stored, group = self._stored, self._group
+        assert stored is not None
+        assert group is not None
+        if (worker := ray.get(self._wanted)) is not None:
+            group.server.take_samples.remote(put_samples(self.experiment.setup, stored.placement, worker))
+        self._wanted = group.server.wanted.remote()
 
     def _print_news(self, seconds: float = 0) -> None:
         """Prints the requested lines about workers if they arrive within `seconds`."""

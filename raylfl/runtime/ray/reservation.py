@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import ray
@@ -104,19 +104,14 @@ class Reservation:
         self._groups += [self._requests.pop(reference) for reference in granted]
         self._started = self._started or len(granted) > 0
         placed = self.bundles()
-        if not self.names:
-            self._drop_lost(placed, now)
-        self._ask(self._missing(self._check_room(now, len(placed)), now))
-        return bool(granted)
-
-    def _drop_lost(self, placed: Mapping[Bundle, str], now: float) -> None:
-        """Gives back the groups whose bundles Ray has not moved from a lost node to another one for SETTLE_SECONDS."""
         living = {bundle.group for bundle in placed}
-        for group in [group for group in self._groups if group not in living]:
-            if now - self._lost_since.setdefault(group, now) > SETTLE_SECONDS:
+        self._lost_since = {group: at for group, at in self._lost_since.items() if group not in living}
+        for group in [] if self.names else [group for group in self._groups if group not in living]:
+            if now - self._lost_since.setdefault(group, now) > SETTLE_SECONDS:  # Ray has no other place for it
                 remove_placement_group(group)
                 self._groups.remove(group)
-        self._lost_since = {group: at for group, at in self._lost_since.items() if group not in living}
+        self._ask(self._missing(self._check_room(now, len(placed)), now))
+        return bool(granted)
 
     def _missing(self, fit: int, now: float) -> int:
         """The number of bundles that should be requested now; fit: the number of workers that fit on the cluster."""
@@ -149,14 +144,10 @@ class Reservation:
         """Adds requests, or withdraws the newest ones, so that this many bundles are requested."""
         while len(self._requests) > size:
             remove_placement_group(self._requests.popitem()[1])
-        if self.names and not self._requests and size:
-            self._request([bundle_of(self.runtime) | ({name: NODE_SHARE} if name else {}) for name in self.names])
-        while not self.names and len(self._requests) < size:
-            self._request([bundle_of(self.runtime)])
-
-    def _request(self, bundles: list[Resources]) -> None:
-        group = placement_group(bundles, strategy="SPREAD")
-        self._requests[group.ready()] = group
+        while len(self._requests) < (min(size, 1) if self.names else size):
+            each = [bundle_of(self.runtime) | ({name: NODE_SHARE} if name else {}) for name in self.names or [None]]
+            group = placement_group(each, strategy="SPREAD")
+            self._requests[group.ready()] = group
 
     def lack(self) -> str:
         """What the cluster lacks for all workers, as a text for the user."""

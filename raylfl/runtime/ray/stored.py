@@ -72,21 +72,6 @@ class StoredExperiment:
         return [self.experiment, *((assigned, samples) if self.assigned else (None, None))]
 
 
-class Dealer:
-    """Puts the samples of workers' clients into the object store when the server actor asks for them."""
-
-    def __init__(self, server: Any, setup: WorkerSetup, placement: Placement):
-        self.server, self.setup, self.placement = server, setup, placement
-        self.request: Any = server.wanted.remote()  # a reference to the number of the next worker, or None
-
-    def answer(self) -> None:
-        """Answers the request, which has arrived, and waits for the next one."""
-        worker = ray.get(self.request)
-        if worker is not None:
-            self.server.take_samples.remote(put_samples(self.setup, self.placement, worker))
-        self.request = self.server.wanted.remote()
-
-
 def put_samples(setup: WorkerSetup, placement: Placement, worker: int) -> StoredSamples:
     """Puts the samples of the clients assigned to this worker into the object store, one part at a time."""
     indices = indices_of(setup, placement, worker)

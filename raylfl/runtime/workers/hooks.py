@@ -64,21 +64,22 @@ _NOTES: dict[Verdict, dict[str, str]] = {
         "configure_sharded_model": "use configure_model",
     },
     "ignored": {
-        "prepare_data": "data come from the data class",
-        "train_dataloader": "data come from the data class",
-        "val_dataloader": "data come from the data class",
-        "test_dataloader": "data come from the data class",
+        **dict.fromkeys(
+            ("prepare_data", "train_dataloader", "val_dataloader", "test_dataloader"), "data come from the data class"
+        ),
         "predict_dataloader": "a run predicts nothing",
         "on_fit_start": "use on_train_start",
         "on_fit_end": "use on_train_end",
         "teardown": "a worker ends with its process",
         "on_validation_model_zero_grad": "gradients are not kept in the module",
-        "on_validation_model_eval": "the module is put into evaluation mode as a whole",
-        "on_validation_model_train": "the module is put into training mode as a whole",
-        "on_test_model_eval": "the module is put into evaluation mode as a whole",
-        "on_test_model_train": "the module is put into training mode as a whole",
-        "on_save_checkpoint": "checkpoints hold the state of the whole federation",
-        "on_load_checkpoint": "checkpoints hold the state of the whole federation",
+        **{
+            f"on_{stage}_model_{mode}": f"the module is put into {name} mode as a whole"
+            for stage in ("validation", "test")
+            for mode, name in (("eval", "evaluation"), ("train", "training"))
+        },
+        **dict.fromkeys(
+            ("on_save_checkpoint", "on_load_checkpoint"), "checkpoints hold the state of the whole federation"
+        ),
         "configure_callbacks": "there is no Trainer",
         **{
             f"on_predict_{part}": "a run predicts nothing"

@@ -57,14 +57,14 @@ class ModelMeasures:
         """Evaluates the broadcast model; returns the values that the module logs over each chunk."""
         self.load(broadcast)
         self.flat.module.eval()
+        logged = []
         with private_randomness(), self.loop.autocast():
-            return [self._measure(chunk, broadcast) for chunk in chunks]
-
-    def _measure(self, chunk: Chunk, broadcast: State) -> Logged:
-        self._reset(broadcast)
-        self._seed(chunk.indices)
-        with self.loop.evaluating():
-            return self.evaluator.measure(chunk.kind, self._batches(chunk), chunk.first)
+            for chunk in chunks:
+                self._reset(broadcast)
+                self._seed(chunk.indices)
+                with self.loop.evaluating():
+                    logged.append(self.evaluator.measure(chunk.kind, self._batches(chunk), chunk.first))
+        return logged
 
     def _batches(self, chunk: Chunk) -> Iterator[Batch]:
         source, size = self.sources[chunk.kind], self.setup.eval_batch_size

@@ -122,19 +122,15 @@ def moments_of(flat: FlatModule) -> list[Moment]:
 
 def _moments(optimizer: torch.optim.Optimizer) -> list[tuple[Moment, Any]]:
     """(form, value) of every entry of the optimizer's state, in the order of the parameters."""
-    return [
-        (_form(k, name, value), value)
-        for k, p in enumerate(_parameters(optimizer))
-        for name, value in sorted(optimizer.state.get(p, {}).items())
-        if value is not None
-    ]
-
-
-def _form(parameter: int, name: str, value: Any) -> Moment:
-    if isinstance(value, Tensor):
-        return Moment(parameter, name, value.shape, value.dtype, value.device, number=False)
-    dtype = torch.int64 if isinstance(value, int) else torch.float64
-    return Moment(parameter, name, torch.Size(), dtype, torch.device("cpu"), number=True)
+    found = list[tuple[Moment, Any]]()
+    for k, p in enumerate(_parameters(optimizer)):
+        for name, value in sorted(optimizer.state.get(p, {}).items()):
+            if isinstance(value, Tensor):
+                found.append((Moment(k, name, value.shape, value.dtype, value.device, number=False), value))
+            elif value is not None:
+                dtype = torch.int64 if isinstance(value, int) else torch.float64
+                found.append((Moment(k, name, torch.Size(), dtype, torch.device("cpu"), number=True), value))
+    return found
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
