@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int | None:
             watch.prepare(f"{logging.url or shown(logging.folder)}/{groups['top'].name}/{logging.id or '...'}")
 
         config = load_config(args.config, args.overrides, check=begin)
-        from raylfl.execution.prepare import prepare
+        from raylfl.execution.planned import prepare
 
         result = (api.run_or_resume if args.or_resume else api.begin)(prepare(config), watch)
     if result is None:
@@ -307,7 +307,7 @@ def topology(args: argparse.Namespace) -> None:
 
 def profile(args: argparse.Namespace) -> None:
     from raylfl.config.load import load_config
-    from raylfl.execution.prepare import prepare
+    from raylfl.execution.planned import prepare
 
     free = ["runtime.backend=local", "eval.every=0", "runtime.vectorize=auto", "runtime.layout=auto"]
     experiment = prepare(load_config(args.config, [*args.overrides, *free]))
@@ -323,7 +323,7 @@ def theory(args: argparse.Namespace) -> None:
     from raylfl.config.load import load_config
 
     config = load_config(args.config, args.overrides)
-    from raylfl.execution.prepare import prepare
+    from raylfl.execution.planned import prepare
     from raylfl.python.console import print_cells, say, working
     from raylfl.theory.summary import theory_of
 

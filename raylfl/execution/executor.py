@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, nullcontext
@@ -20,7 +19,7 @@ from raylfl.execution.processes import in_processes
 from raylfl.python.console import Watcher, say, shown, status_line
 from raylfl.python.control import Callback, Progress
 from raylfl.runtime.ray.cluster import cluster_for
-from raylfl.runtime.ray.connection import address_of
+from raylfl.runtime.ray.connection import address_of, starts_ray
 from raylfl.runtime.ray.resources import (
     Resources,
     bundle_of,
@@ -96,7 +95,10 @@ def _ended(
             if several_nodes():
                 yield from on_nodes(runs)
                 return
-    share, environments = (1.0, []) if alone or not _in_one_process(runtime) else room(runtime, len(runs), jobs)
+    # in one process each: nothing in the config requires Ray
+    free = runtime.workers is None and runtime.placement != "pinned" and starts_ray(runtime)
+    separate = not alone and (runtime.backend == "local" or free)
+    share, environments = room(runtime, len(runs), jobs) if separate else (1.0, [])
     if len(environments) > 1:
         yield from in_processes([in_one_process(run, share) for run in runs], environments)
         return
@@ -105,15 +107,6 @@ def _ended(
             with Watcher() if show and watch is None else nullcontext(watch) as watching:
                 run.make(watching, callbacks)
             yield run
-
-
-def _in_one_process(runtime: RuntimeConfig) -> bool:
-    """Whether each run may be one process of this machine: nothing in its config requires Ray."""
-    if runtime.backend == "local":
-        return True
-    ray = sys.modules.get("ray")
-    connected = address_of(runtime) is not None or (ray is not None and ray.is_initialized())
-    return runtime.workers is None and runtime.placement != "pinned" and not connected
 
 
 def in_one_process(run: PlannedRun, share: float) -> PlannedRun:

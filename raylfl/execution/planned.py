@@ -14,10 +14,10 @@ from raylfl.config.identity import RUNTIME_FREE
 from raylfl.config.load import Config, load_config
 from raylfl.config.objects import ObjectLayer
 from raylfl.config.urls import staging
-from raylfl.errors import NonFinite
-from raylfl.execution.prepare import prepare
+from raylfl.errors import NonFinite, exits_as_errors
 from raylfl.python import api
 from raylfl.python.control import Callback, Progress
+from raylfl.python.result import one_at_a_time
 from raylfl.runtime.records.files import atomic_write
 from raylfl.runtime.records.mirror import copy_again, exists, local_folder, refresh
 from raylfl.runtime.records.provenance import foreign
@@ -141,3 +141,25 @@ class PlannedRun:
 def is_complete(folder: Path) -> bool:
     """Whether the run in this folder has finished or diverged."""
     return (folder / "summary.json").is_file() or (folder / DIVERGED).is_file()
+
+
+def prepare(config: Config) -> Experiment:
+    """The checked experiment of a config; `local.lr={theory: PAPER}` is replaced by a number, in place.
+
+    Weights of clients without effect are added to its warnings. Raises BadConfig for mistakes, and if no theorem of the
+    paper gives a step size.
+    """
+    notes: list[str] = []
+    if config.local.lr_by_theory is not None:
+        from raylfl.theory.rate import resolve_rate
+
+        with one_at_a_time(), exits_as_errors():
+            notes = resolve_rate(config)
+    experiment = api.checked(config)
+    experiment.warnings.extend(notes)
+    if config.top.weights != "uniform":
+        from raylfl.theory.importance import unused_weights
+
+        with one_at_a_time():
+            experiment.warnings.extend(unused_weights(experiment))
+    return experiment

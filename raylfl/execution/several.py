@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Unpack, overload
 
 from raylfl.config.identity import identity
 from raylfl.config.load import Config, Source, load_config, load_configs
 from raylfl.config.objects import ObjectLayer, Objects, object_layer
 from raylfl.errors import BadConfig, NonFinite
-from raylfl.execution.planned import DIVERGED, PlannedRun
-from raylfl.execution.prepare import prepare
+from raylfl.execution.planned import DIVERGED, PlannedRun, prepare
 from raylfl.python import api
 from raylfl.python.api import Watch
 from raylfl.python.control import Callback, interactive
@@ -133,7 +132,10 @@ def run_all(
     from raylfl.report.labels import canonical
 
     runs = [plan(config) for config in configs]
-    unique = _by_path(runs)
+    unique: dict[Any, PlannedRun] = {}  # folder -> run
+    for run in runs:
+        if unique.setdefault(run.path, run).identity != run.identity:
+            raise BadConfig(f"logging.id={run.path.name} is the id of two runs: without an id, each has its own")
     missing = [config for config, run in zip(configs, runs, strict=True) if not run.complete]
     unchecked = {canonical(identity(config.resolved, of="group")): config for config in missing}
     for config in unchecked.values():
@@ -147,15 +149,6 @@ def run_all(
         reasons = "; ".join(f"{run.label}: {(run.path / DIVERGED).read_text().strip()}" for run in lost)
         raise NonFinite(f"{len(lost)} of {len(unique)} runs diverged, the others are complete: {reasons}")
     return [results[run.path] for run in runs]
-
-
-def _by_path(runs: Sequence[PlannedRun]) -> Mapping[Any, PlannedRun]:
-    """Folder -> run, without repetitions. Raises BadConfig if two different runs have one folder."""
-    unique: dict[Any, PlannedRun] = {}
-    for run in runs:
-        if unique.setdefault(run.path, run).identity != run.identity:
-            raise BadConfig(f"logging.id={run.path.name} is the id of two runs: without an id, each has its own")
-    return unique
 
 
 def read(run: PlannedRun) -> Result:

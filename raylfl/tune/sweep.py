@@ -22,7 +22,7 @@ from raylfl.config.layers import merge_layer, override, tree
 from raylfl.config.text import dump, parse
 from raylfl.config.urls import join
 from raylfl.errors import BadConfig, RaylflError, Say
-from raylfl.execution.prepare import prepare
+from raylfl.execution.planned import prepare
 from raylfl.python.console import shown
 from raylfl.runtime.ray.resources import capacity, count_workers, nodes_of_cluster
 from raylfl.runtime.records.lines import lines

@@ -202,5 +202,5 @@ def test_the_oldest_results_are_forgotten(counted, monkeypatch):
     counters, of = counted
     results = [of([], 10**6) for _ in range(3)]
     counters.count_results(None, results, THERE)
-    counters.count_arguments(results, THERE)
+    counters.count_arguments(results[::-1], THERE)
     assert between(counters) == 10**6

@@ -14,7 +14,7 @@ from raylfl.algorithms.fedavg import FedAvg
 from raylfl.algorithms.fedprox import FedProx
 from raylfl.config.load import load_config
 from raylfl.config.objects import object_layer
-from raylfl.execution.prepare import prepare
+from raylfl.execution.planned import prepare
 from raylfl.execution.several import run
 from tests.runtime.tiny import PERFECT, Net, Points
 

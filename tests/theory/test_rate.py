@@ -10,7 +10,7 @@ import raylfl
 from raylfl.cli import main
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
-from raylfl.execution.prepare import prepare
+from raylfl.execution.planned import prepare
 from raylfl.theory import fedacs
 from raylfl.theory.summary import theory_of
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raylfl.config.load import load_config
-from raylfl.execution.prepare import prepare
+from raylfl.execution.planned import prepare
 from raylfl.theory import softmax
 from raylfl.theory.softmax import SoftmaxProblem
 from raylfl.theory.summary import theory_of

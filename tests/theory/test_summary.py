@@ -11,7 +11,7 @@ import pytest
 from raylfl.cli import main
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
-from raylfl.execution.prepare import prepare
+from raylfl.execution.planned import prepare
 from raylfl.theory.objectives import Objectives
 from raylfl.theory.summary import theory_of
 from tests.oracles.focus_moments import focus_moments

@@ -6,17 +6,24 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import ray
+import torch
+from ray.exceptions import ObjectLostError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.experiment.parts import WorkerSetup
+from raylfl.runtime.ray.actors import start_workers
+from raylfl.runtime.ray.backend import RayBackend
+from raylfl.runtime.ray.failures import StatesLost, loss_behind
+from raylfl.runtime.ray.reservation import Bundle, Reservation
 from raylfl.runtime.ray.resources import bundles_here, count_workers, names_of_nodes, nodes_of_cluster, workers_that_fit
+from raylfl.runtime.ray.stored import StoredExperiment, StoredSamples
+from raylfl.runtime.records.run_dir import RunDirectory
+from raylfl.runtime.session import Session
 from raylfl.startup import process
-
-if TYPE_CHECKING:
-    from raylfl.runtime.ray.reservation import Bundle, Reservation
-    from raylfl.runtime.ray.stored import StoredExperiment, StoredSamples
-    from raylfl.runtime.session import Session
 
 
 class ServerActor:
@@ -24,11 +31,6 @@ class ServerActor:
 
     def __init__(self) -> None:
         process.set_up()
-        import torch
-
-        import raylfl.runtime.ray.backend
-        import raylfl.runtime.session  # noqa: F401 - loaded in advance
-
         torch.set_num_threads(1)
         self._session: Session | None = None
         self._stop_requested = False
@@ -47,14 +49,6 @@ class ServerActor:
         after each round, and parameters [d] are yielded. Without `paced`, and for rounds before a resume, parameters
         are None. Raises StatesLost if states of clients or of graph nodes are lost: the run must be resumed.
         """
-        import ray
-        from ray.exceptions import ObjectLostError, RayTaskError
-
-        from raylfl.runtime.ray.backend import RayBackend
-        from raylfl.runtime.ray.failures import StatesLost, loss_behind
-        from raylfl.runtime.records.run_dir import RunDirectory
-        from raylfl.runtime.session import Session
-
         run_dir = RunDirectory(Path(folder))  # the process that started the run keeps the lock
 
         def notify(text: str) -> None:
@@ -134,9 +128,6 @@ class ActorGroup:
 
         notify: called with a line for the user if the resources must be waited for. Raises BadConfig without resources.
         """
-        from raylfl.runtime.ray.actors import start_workers
-        from raylfl.runtime.ray.reservation import Reservation
-
         if (here := bundles_here()) is not None:
             count = count_workers(runtime, setup.population.count, here)
             return ActorGroup(runtime, start_workers(runtime, [None] * count), None)
@@ -156,17 +147,11 @@ class ActorGroup:
 
         During a run its second thread waits in `wanted`, and its third one runs the other methods.
         """
-        import ray
-
         remote = ray.remote(ServerActor).options(num_cpus=0, max_concurrency=3, scheduling_strategy=_this_node())
         self.server: Any = remote.remote()
 
     def regroup(self) -> None:
         """Starts workers in the new bundles of the reservation, and ends the workers whose bundle was lost."""
-        import ray
-
-        from raylfl.runtime.ray.actors import start_workers
-
         if self.reservation is None:
             return
         bundles, actors = list(self.reservation.bundles()), dict(zip(self._bundles, self.workers, strict=True))
@@ -182,8 +167,6 @@ class ActorGroup:
 
     def nodes(self) -> int:
         """The number of cluster nodes that have workers."""
-        import ray
-
         if self.reservation is not None:
             return len(set(self.reservation.bundles().values()))
         here = ray.util.placement_group_table(ray.util.get_current_placement_group())
@@ -202,8 +185,6 @@ class ActorGroup:
 
     def dismiss(self) -> None:
         """Ends the actors, and gives their resources back."""
-        import ray
-
         for actor in (self.server, *self.workers):
             ray.kill(actor)
         if self.reservation is not None:
@@ -230,9 +211,6 @@ def _this_node() -> Any:
 
     In a placement group, the actor is placed in the group's bundle on this node.
     """
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
-
     node, group = ray.get_runtime_context().get_node_id(), ray.util.get_current_placement_group()
     if group is None:
         return NodeAffinitySchedulingStrategy(node, soft=False)

@@ -10,15 +10,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import psutil
 
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.errors import RaylflError
 from raylfl.experiment.parts import WorkerSetup
-from raylfl.runtime.ray.actor_group import ActorGroup
 from raylfl.runtime.ray.connection import OWN_CLUSTER, address_of, join, listens, start
 from raylfl.startup import process
+
+if TYPE_CHECKING:
+    from raylfl.runtime.ray.actor_group import ActorGroup
 
 HEAD = ("gcs_server", "raylet")  # processes without which a Ray on one machine is lost
 SILENT_SECONDS = 30  # without an answer until a given cluster is abandoned; after 60 s Ray would end this process
@@ -104,6 +107,8 @@ class Cluster:
 
         The caller passes them to `give_back` or dismisses them.
         """
+        from raylfl.runtime.ray.actor_group import ActorGroup
+
         self.ready()
         group, self._group = self._group, None
         if group is not None and group.suit(runtime, setup):

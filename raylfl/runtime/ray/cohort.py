@@ -236,11 +236,10 @@ def in_tree_order(tasks: Sequence[Task]) -> list[int] | None:
 
 
 def shares(loads: Sequence[int], workers: int, order: Sequence[int] | None) -> list[Share]:
-    """Divides the tasks into at most one share per worker; a share has the numbers of the tasks of one call, ascending.
+    """Divides tasks of these loads into at most one share per worker, in ascending order.
 
-    loads: the load of each task. order: from `in_tree_order`. The shares are the `even_shares` if `order` is None.
-    Otherwise they are ranges of `order`, each with at most 1.05 times the largest load of the `even_shares`. If this
-    takes more ranges than workers, the shares are the `even_shares`, too.
+    The shares are ranges of `order` (`in_tree_order`), each with at most 1.05 times the largest load of the
+    `even_shares`. If `order` is None, or this takes more ranges than workers, the shares are the `even_shares`.
     """
     even = even_shares(loads, workers)
     if order is None:

@@ -39,6 +39,12 @@ def address_of(runtime: RuntimeConfig) -> str | None:
     return runtime.address or os.environ.get("RAY_ADDRESS") or None
 
 
+def starts_ray(runtime: RuntimeConfig) -> bool:
+    """Whether a run starts Ray on this machine: it has no address, and the caller is not connected to Ray."""
+    ray = sys.modules.get("ray")
+    return address_of(runtime) is None and not (ray is not None and ray.is_initialized())
+
+
 def direct_bytes() -> int:
     """The bytes up to which Ray sends values within calls and results; larger values are separate objects."""
     return int(os.environ.get(DIRECT, 100 * 2**10))

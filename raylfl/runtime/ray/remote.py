@@ -7,7 +7,10 @@ import sys
 import time
 from collections.abc import Generator, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import ray
+from ray.exceptions import RayTaskError
 
 from raylfl.core.samples import as_tensor
 from raylfl.errors import RaylflError
@@ -16,12 +19,10 @@ from raylfl.runtime.ray.actor_group import ActorGroup
 from raylfl.runtime.ray.cluster import Cluster, RayLost, cluster_for
 from raylfl.runtime.ray.failures import ACTOR_LOST, StatesLost, loss_behind, reason_of_loss
 from raylfl.runtime.ray.resources import bundles_here, counted, nodes_of_cluster
+from raylfl.runtime.ray.stored import StoredExperiment, put_samples
 from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.runtime.session import Interrupted
 from raylfl.runtime.stopping import stop_on_signals
-
-if TYPE_CHECKING:
-    from raylfl.runtime.ray.stored import StoredExperiment
 
 MOST_RESTARTS = 4  # largest number of restarts of the server actor or of Ray without a finished round in between
 CHECK_SECONDS = 1.0  # seconds between two checks of Ray's own processes
@@ -82,8 +83,6 @@ class RemoteRun:
         Returns False if the run must continue from its newest checkpoint: after the loss of the server or of the run's
         own Ray, which are then started again, after the loss of states, and with other workers.
         """
-        from ray.exceptions import RayTaskError
-
         try:
             yield from self._rounds()
             return True
@@ -113,8 +112,6 @@ class RemoteRun:
 
     def _rounds(self) -> Rows:
         """Yields the rounds that one server actor carries out, until the end of the run or the loss of the actor."""
-        from raylfl.runtime.ray.stored import StoredExperiment
-
         if self._group is None:
             runtime, setup = self.experiment.config.runtime, self.experiment.setup
             self._group = self.cluster.take_actors(runtime, setup, self._print)
@@ -164,8 +161,6 @@ class RemoteRun:
 
     def _regroup_if_possible(self) -> None:
         """Ends the server's call if workers can be added, with a checkpoint if a worker can finish the round."""
-        import ray
-
         group = self._group
         if group is None or group.reservation is None:
             return
@@ -180,8 +175,6 @@ class RemoteRun:
 
     def _items(self, stream: Any) -> Iterator[Item]:
         """Yields the values of a stream as they arrive; checks Ray's own processes between them."""
-        import ray
-
         checked = last_round_at = time.monotonic()
         while True:
             requests = [] if self._wanted is None else [self._wanted]
@@ -208,10 +201,6 @@ class RemoteRun:
 
     def _deal_samples(self) -> None:
         """Puts the samples that the server needs into the object store; keeps no reference to them."""
-        import ray
-
-        from raylfl.runtime.ray.stored import put_samples
-
         stored, group = self._stored, self._group
         assert stored is not None
         assert group is not None
@@ -221,8 +210,6 @@ class RemoteRun:
 
     def _print_news(self, seconds: float = 0) -> None:
         """Prints the requested lines about workers if they arrive within `seconds`."""
-        import ray
-
         if self._news is not None and ray.wait([self._news], timeout=seconds)[0]:
             lines, self._news = ray.get(self._news), None
             for line in lines:

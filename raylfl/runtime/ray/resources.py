@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.core.placement import SHARED, Placement
 from raylfl.errors import BadConfig
-from raylfl.runtime.ray.connection import address_of
+from raylfl.runtime.ray.connection import starts_ray
 
 if TYPE_CHECKING:
     from raylfl.experiment.parts import WorkerSetup
@@ -101,8 +100,7 @@ def _whole_shares(node: Resources, share: float) -> Resources:
 
 def check_resources(runtime: RuntimeConfig, clients: int) -> None:
     """Raises BadConfig if the run starts Ray on this machine, which lacks resources for the workers."""
-    ray = sys.modules.get("ray")
-    if address_of(runtime) is None and not (ray is not None and ray.is_initialized()):
+    if starts_ray(runtime):
         import torch
 
         here = {"CPU": float(os.cpu_count() or 1), "GPU": float(torch.cuda.device_count())}

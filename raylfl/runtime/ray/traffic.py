@@ -36,8 +36,7 @@ class TrafficCounter:
     sent: int = 0
     received: int = 0
     between_nodes: int = 0
-    _sent: dict[tuple[bytes, str | None], None] = field(default_factory=dict)  # (object, node) that were counted
-    _made: dict[bytes, str | None] = field(default_factory=dict)  # result -> node, for results that Ray does not list
+    _holders: dict[bytes, set[str | None]] = field(default_factory=dict)  # object -> nodes, as Ray lists them late
 
     def count(self, sent: int = 0, received: int = 0) -> None:
         """Adds bytes sent to workers and received from them."""
@@ -54,10 +53,9 @@ class TrafficCounter:
             if not places and size <= direct_bytes():  # a value in this process, sent within the call
                 self.count_between(size, self.here, node)
                 continue
-            holders: Sequence[str | None] = places or [self._made.get(value.binary(), self.here)]
-            copy = value.binary(), node
-            if node not in holders and copy not in self._sent:  # Ray may list the copy late
-                remember(self._sent, copy, None)
+            holders = self._holders.get(value.binary()) or {*places} or {self.here}
+            if node not in holders.union(places):
+                self._remember(value, holders | {node})
                 self.between_nodes += size or awaited_size(value)
 
     def count_results(self, value: Any, others: Sequence[Any], node: str | None) -> None:
@@ -72,12 +70,17 @@ class TrafficCounter:
             if not places and 0 < size <= direct_bytes():
                 small += size
             elif not places:
-                remember(self._made, other.binary(), node)
+                self._remember(other, {node})
         self.count_between(weight(value) + small, node, self.here)
 
     def count_between(self, size: int, source: str | None, target: str | None) -> None:
         """Counts `size` bytes sent from node `source` to node `target`; nothing if they are the same node."""
         self.between_nodes += size * (source != target)
+
+    def _remember(self, reference: Any, nodes: set[str | None]) -> None:
+        self._holders[reference.binary()] = nodes
+        if len(self._holders) > KEPT:
+            del self._holders[next(iter(self._holders))]
 
     def take(self) -> dict[str, int]:
         """Returns the counters as metrics, and resets them to 0."""
@@ -88,13 +91,6 @@ class TrafficCounter:
         }
         self.sent = self.received = self.between_nodes = 0
         return counts
-
-
-def remember(entries: dict[Any, Any], key: Any, value: Any) -> None:
-    """Adds an entry to a dictionary of at most KEPT entries; the oldest one is removed."""
-    entries[key] = value
-    if len(entries) > KEPT:
-        del entries[next(iter(entries))]
 
 
 def located(reference: Any) -> tuple[list[str], int]:
