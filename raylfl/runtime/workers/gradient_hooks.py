@@ -64,10 +64,7 @@ class GradientHooks:
             p.grad = None
 
     def clip_gradients(
-        self,
-        optimizer: Optimizer,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
+        self, optimizer: Optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
         """Clips gradients like `LightningModule.clip_gradients`, which it replaces because a Trainer is missing.
 

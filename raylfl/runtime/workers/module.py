@@ -74,10 +74,7 @@ def freeze_others(module: torch.nn.Module, patterns: Sequence[str]) -> None:
 
 
 def layout_for(
-    module: torch.nn.Module,
-    device: torch.device,
-    setup: WorkerSetup,
-    innermost: Callable[[], Innermost | None],
+    module: torch.nn.Module, device: torch.device, setup: WorkerSetup, innermost: Callable[[], Innermost | None]
 ) -> str:
     """The memory layout of images and convolution weights under `runtime.layout`.
 
