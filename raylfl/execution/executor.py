@@ -122,8 +122,7 @@ def room(runtime: RuntimeConfig, count: int, jobs: int | None) -> tuple[float, l
 
     With jobs=None, a process has the CPUs and GPUs of one worker (`runtime.cpus_per_worker`, `threads` if that is more,
     `gpus_per_worker`) and 1 GiB of the free memory. Runs that Ray would give several workers are made in parallel if
-    they fill half of the machine; otherwise the result is a single process. The processes are distributed over the
-    GPUs: CUDA_VISIBLE_DEVICES names those of each.
+    they fill half of the machine; otherwise the result is a single process.
     """
     import torch
 

@@ -56,10 +56,7 @@ def plan(config: Config) -> PlannedRun:
 
 
 def identity_of(config: Mapping[str, Any]) -> str:
-    """The identity of a run: a sha256 of the keys of its resolved config that influence results, and raylfl's source.
-
-    It is independent of the place and the processes of the run (`config.identity`).
-    """
+    """The identity of a run: a sha256 of the keys of its config that influence results, and of raylfl's source."""
     records = config["checkpoint"]["best"], config["logging"]["loggers"]
     text = canonical([flatten(identity(config, of="digest")), config["seed"], records, source_digest()])
     return hashlib.sha256(text.encode()).hexdigest()

@@ -65,11 +65,7 @@ METRICS = [f"{group}/{name}" for group, names in NAMES.items() for name in names
 
 
 def names_of(experiment: Experiment) -> dict[str, tuple[str, ...] | None]:
-    """The metrics that runs of the experiment can measure: group -> names, or None if the names are not known.
-
-    The names that the user's model logs are those in `Experiment.logged`: the check before a run records them while it
-    tries a training step and the evaluations.
-    """
+    """The metrics that runs of the experiment can measure: group -> names, or None if the names are not known."""
     logged = experiment.logged
     evaluated = {"test": "test", "val": "val", "participants": "clients", "random": "clients"}
     of_model = {group: tuple(logged[kind]) if kind in logged else None for group, kind in evaluated.items()}
@@ -78,11 +74,10 @@ def names_of(experiment: Experiment) -> dict[str, tuple[str, ...] | None]:
 
 
 def require_measured(metric: str, experiment: Experiment, key: str = "metric") -> None:
-    """Checks that runs of the experiment measure the metric.
+    """Checks that runs of the experiment, whose `logged` is known, measure the metric that the config key `key` names.
 
-    experiment: its `Experiment.logged` is known. key: the config key that names the metric. Raises BadConfig that names
-    the missing condition, such as a config key, and BadValue for an unknown metric. Every metric `algo/...` is
-    accepted, because an algorithm may log it in later rounds only.
+    Raises BadConfig that names the missing condition, such as a config key, and BadValue for an unknown metric. Every
+    metric `algo/...` is accepted, because an algorithm may log it in later rounds only.
     """
     group, _, name = metric.partition("/")
     names = names_of(experiment)

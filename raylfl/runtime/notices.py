@@ -21,12 +21,7 @@ COUNTERS = ("current_epoch", "global_step")  # Lightning's counters, which are 0
 
 
 def module_warnings(worker: Worker, config: EvalConfig) -> list[str]:
-    """Warnings about the module's behaviour in a run, one line each.
-
-    They name hooks that are not called, tensors and random generators that are not reset between clients, and values
-    that are not recorded. They say if its own optimizer is not used, and which faster forms of the step are not, as
-    their results would differ.
-    """
+    """Warnings about the module's behaviour in a run, one line each."""
     module: Any = worker.flat.module
     evaluator = worker.evaluator
     lines = [f"{name} is not called: {HOOKS[name].note}" for name in overridden(module, "ignored")]
@@ -113,10 +108,7 @@ def evaluation_warnings(experiment: Experiment, worker: Worker) -> list[str]:
 
 
 def starts_from_its_own_state(algorithm: Algorithm, x: torch.Tensor) -> bool:
-    """Whether the starting point of a client's local steps depends on the client's state.
-
-    It is computed for two states, the one before the first round and another one. x: the initial parameters [d].
-    """
+    """Whether the starting point of a client's local steps depends on the client's state; x: the initial parameters."""
     broadcast = algorithm.broadcast(algorithm.init_server(x, Population(np.ones(1, dtype=np.int64), np.ones(1))))
     state = init_clients_of(algorithm, x, 1)
     other = {name: rows + 1 for name, rows in state.items()}

@@ -114,20 +114,14 @@ class ActorGroup:
     """The server actor and the worker actors of a run, and the reservation of the workers' resources."""
 
     def __init__(self, runtime: RuntimeConfig, workers: list[Any], reservation: Reservation | None):
-        """A group with a new server actor. reservation: None in a placement group of the caller, which has the workers.
-
-        runtime: the settings with which the workers are started.
-        """
+        """A group with a new server actor. reservation: None in a placement group of the caller."""
         self.runtime, self.workers, self.reservation = runtime, workers, reservation
         self._bundles: list[Bundle] = []  # of the workers
         self.start_server()
 
     @staticmethod
     def start(runtime: RuntimeConfig, setup: WorkerSetup, notify: Callable[[str], None]) -> ActorGroup:
-        """Starts the actors of a run, once there are resources for a worker.
-
-        notify: called with a line for the user if the resources must be waited for. Raises BadConfig without resources.
-        """
+        """Starts the actors of a run, once there are resources for a worker; raises BadConfig without resources."""
         if (here := bundles_here()) is not None:
             count = count_workers(runtime, setup.population.count, here)
             return ActorGroup(runtime, start_workers(runtime, [None] * count), None)
@@ -207,10 +201,7 @@ def _share(runtime: RuntimeConfig) -> tuple[float, float, int]:
 
 
 def _this_node() -> Any:
-    """The scheduling strategy with which Ray starts an actor on this node.
-
-    In a placement group, the actor is placed in the group's bundle on this node.
-    """
+    """The scheduling strategy with which Ray starts an actor on this node, in the placement group if there is one."""
     node, group = ray.get_runtime_context().get_node_id(), ray.util.get_current_placement_group()
     if group is None:
         return NodeAffinitySchedulingStrategy(node, soft=False)

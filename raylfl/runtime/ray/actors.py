@@ -96,10 +96,7 @@ class WorkerActor:
         return str(ray.get_runtime_context().get_node_id())
 
     def traits(self, shared: list[Any]) -> tuple[dict[str, Any], int | None, Packed]:
-        """(properties of a backend, the bytes of one client's state, packed fields of `Initial`).
-
-        The properties are attributes of `Backend`; without a state of clients, its size is None.
-        """
+        """(attributes of `Backend`, the bytes of a client's state if there are states, packed fields of `Initial`)."""
         worker = self.worker(shared)
         state = worker.setup.fresh_state(worker.initial)
         names = "device_name", "one_by_one", "room", "whole", "cut"

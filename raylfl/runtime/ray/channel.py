@@ -21,9 +21,9 @@ from raylfl.runtime.workers.task import ClientReports, Task, TaskResult
 class Channel:
     """Access to the workers of a run, with the settings of its calls.
 
-    attempts: largest number of attempts at a task; timeout: seconds per call, None for no limit; keeps: whether clients
-    keep a state between rounds; state_bytes: size of one client's state; spills: whether the states of all clients are
-    too large for the server's memory; group: exchanges sums between workers, None if they go through the object store.
+    attempts: at a task; timeout: seconds per call; keeps: whether clients keep a state between rounds; state_bytes: of
+    one client; spills: whether the states of all clients are too large for the server's memory; group: exchanges sums
+    between workers, None if they go through the object store.
     """
 
     pool: WorkerPool

@@ -130,9 +130,8 @@ class Cluster:
         """Checks that Ray is alive, unless the caller started Ray; returns False if a given cluster does not answer.
 
         Raises RayLost if this process started Ray and a process of Ray has ended. Raises RaylflError if a cluster at a
-        given address has not answered for SILENT_SECONDS. Without this check, Ray would end this process with no
-        message on how to continue: some seconds after the end of Ray's process raylet, and a minute after the end of
-        Ray's process gcs_server.
+        given address has not answered for SILENT_SECONDS. Without this check, Ray would end this process later, with no
+        message on how to continue.
         """
         if (ended := self.lost()) is not None:
             raise RayLost(f"process {ended.pid} of Ray has ended unexpectedly")

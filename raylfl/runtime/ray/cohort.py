@@ -40,10 +40,7 @@ class CohortInFlight:
         self._send(self._first_shares())
 
     def results(self) -> list[TaskResult]:
-        """Waits for the results of all tasks, repeating failed tasks; returns the results in task order.
-
-        Partial sums that workers stored follow as results without clients.
-        """
+        """Waits for the results, in task order, repeating failed tasks; then come stored sums, without clients."""
         while self.sent:
             again: list[Share] = []
             answers = self.channel.pool.results(self.sent)
@@ -224,10 +221,7 @@ def numbers_by_worker(assigned: Iterable[int | None]) -> dict[int | None, list[i
 
 
 def in_tree_order(tasks: Sequence[Task]) -> list[int] | None:
-    """The numbers of the tasks, ordered by the positions of their clients in the tree that sums the round's uploads.
-
-    Uploads that are neighbours in this order are added up first. None if workers do not add up uploads.
-    """
+    """The numbers of the tasks, in the order of the tree that sums the uploads; None if workers do not add them up."""
     if (plan := tasks[0].sums) is None:
         return None
     place = dict(zip(plan.clients.tolist(), depth_first(len(plan.clients)).tolist(), strict=True))
@@ -256,10 +250,7 @@ def shares(loads: Sequence[int], workers: int, order: Sequence[int] | None) -> l
 
 
 def even_shares(loads: Sequence[int], workers: int) -> list[Share]:
-    """Divides the tasks into shares of about equal load, each with its task numbers in ascending order.
-
-    Each task, largest first, is added to the share that has the smallest load at that time.
-    """
+    """Divides the tasks into shares of about equal load: each task, largest first, goes to the least loaded share."""
     heap = [(0, w) for w in range(workers)]
     dealt: list[Share] = [[] for _ in range(workers)]
     for k in sorted(range(len(loads)), key=lambda k: -loads[k]):

@@ -145,10 +145,7 @@ def _reason(error: BaseException) -> str:
 
 
 def start(runtime: RuntimeConfig) -> list[str]:
-    """Starts Ray on this machine; returns a line for the user about each unusual location of Ray's files.
-
-    A start that takes Ray too long, on a busy machine, is tried once more. Raises BadConfig if Ray cannot start.
-    """
+    """Starts Ray on this machine; returns lines for the user about it. Raises BadConfig if Ray cannot start."""
     import ray
 
     folder, notes = ray_folder()
@@ -209,8 +206,7 @@ def _unusable(folder: Path) -> str | None:
 def store_bytes(runtime: RuntimeConfig) -> tuple[int, list[str]]:
     """Returns the size of Ray's object store in bytes, and lines for the user if Ray must keep objects on disk.
 
-    The default is 0.3 of the machine's memory, but at most 0.9 of the free shared memory; memory is allocated only when
-    it is used. The data, two rounds of uploads and the client states should fit: Ray spills what does not fit to disk.
+    The default is 0.3 of the machine's memory, but at most 0.9 of the free shared memory.
     """
     import psutil
 

@@ -38,9 +38,8 @@ class Reservation:
     A run starts with as many as there is room for; further ones are requested while there are fewer than `most`. If
     `runtime.workers` is given, the missing ones are requested even without room, so that an autoscaler starts nodes.
 
-    Each bundle is a placement group of its own, which Ray puts on the node with most free resources, and which can be
-    given up alone: as long as a bundle of a lost node has no place elsewhere, Ray tries to move it without a pause, and
-    starts no other group of the cluster.
+    Each bundle is a placement group of its own, which can be given up alone: as long as a bundle of a lost node has no
+    place elsewhere, Ray tries to move it without a pause, and starts no other group of the cluster.
     """
 
     def __init__(self, runtime: RuntimeConfig, most: int, names: Sequence[str | None] = ()):
@@ -71,10 +70,7 @@ class Reservation:
         return sum(group.bundle_count for group in self._groups)
 
     def wait(self, notify: Callable[[str], None]) -> None:
-        """Waits for all bundles that fit; from SETTLE_SECONDS on, for any. Raises as `update`.
-
-        notify: called with a line about what is missing.
-        """
+        """Waits for all bundles that fit; from SETTLE_SECONDS on, for any. Raises as `update`."""
         notice_at = self._began + FIRST_NOTICE_SECONDS
         while True:
             self.update()

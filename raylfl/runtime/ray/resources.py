@@ -108,16 +108,13 @@ def check_resources(runtime: RuntimeConfig, clients: int) -> None:
 
 
 def bundles_here() -> list[Resources] | None:
-    """The resources of each bundle of this process's placement group; None if it is in none.
-
-    What this process has reserved in the first bundle is subtracted.
-    """
+    """The free resources of each bundle of this process's placement group; None if it is in none."""
     import ray
 
     if (group := ray.util.get_current_placement_group()) is None:
         return None
     bundles = [{key: float(value) for key, value in bundle.items()} for bundle in group.bundle_specs]
-    for key, value in ray.get_runtime_context().get_assigned_resources().items():
+    for key, value in ray.get_runtime_context().get_assigned_resources().items():  # this process is in the first
         if key in bundles[0]:
             bundles[0][key] -= float(value)
     return bundles

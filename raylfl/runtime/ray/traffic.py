@@ -23,13 +23,11 @@ SIZE_POLLS = 100  # milliseconds in which Ray must list the size of an object wh
 class TrafficCounter:
     """Bytes sent to workers and received from them since the last `take`.
 
-    A broadcast in the object store counts once, because all workers of a node read it in place. A broadcast that is
-    copied into calls counts once per call. Repeated local work counts again. Tensors and reports are counted; the
-    overhead of a call, a few hundred bytes, is not.
+    A broadcast in the object store counts once; one that is copied into calls counts once per call. Repeated local work
+    counts again. Tensors and reports are counted; the overhead of a call and the samples of assigned clients are not.
 
-    here: the server's node. sent, received: bytes to and from workers. between_nodes: bytes sent from one cluster node
-    to another: in calls, in results, and as objects that a node must fetch for a call because Ray lists no copy on this
-    node. The samples that are sent at the start of a run are not counted.
+    here: the server's node. between_nodes: bytes sent from one cluster node to another: in calls, in results, and as
+    objects that a node must fetch for a call because Ray lists no copy on this node.
     """
 
     here: str | None = None

@@ -63,10 +63,7 @@ class Evaluator:
         self.left_out: set[str] = set()  # names logged with on_epoch=False
 
     def stage(self, kind: str) -> str | None:
-        """The stage (`test` or `validation`) whose step and hooks evaluate data of this kind (test, val or train).
-
-        None if the module overrides neither `test_step` nor `validation_step`.
-        """
+        """The stage (`test` or `validation`) whose step evaluates data of this kind; None if there is no such step."""
         stages = ("test", "validation") if kind == "test" else ("validation", "test")
         return next((stage for stage in stages if overrides_hook(self.module, f"{stage}_step")), None)
 

@@ -23,10 +23,7 @@ ON_GRADIENTS = ("on_after_backward", "on_before_optimizer_step", "configure_grad
 
 
 class GradientHooks:
-    """Calls a module's hooks on gradients, and replaces its `clip_gradients`.
-
-    hooks: name -> method, of all hooks that the module overrides; clip_norm: `local.clip_norm`.
-    """
+    """Calls a module's hooks on gradients (name -> method), and replaces its `clip_gradients`."""
 
     def __init__(self, flat: FlatModule, hooks: Mapping[str, Callable[..., Any]], clip_norm: float | None):
         self.flat, self.clip_norm = flat, clip_norm

@@ -164,10 +164,7 @@ def alone_in(module: nn.Module) -> None:
 
 
 def merged(metrics: Sequence[Any]) -> Any:
-    """Merges the states of several metric objects of one kind into the first, in place, and returns it.
-
-    States are reduced as torchmetrics reduces them over processes, also in nested metrics (wrappers, sums of metrics).
-    """
+    """Merges the states of metric objects of one kind into the first, as torchmetrics does it over processes."""
     if len(metrics) == 1:
         return metrics[0]
     for same in zip(*(metrics_of(metric) for metric in metrics), strict=True):
@@ -233,10 +230,7 @@ class EvaluationLog:
 
 
 def reduction(name: str, options: Mapping[str, Any]) -> str:
-    """The key of `REDUCTIONS` for the value of `reduce_fx`, one of these options of `LightningModule.log`.
-
-    name: the logged name, for the error message. Raises BadConfig for a reduction that Lightning does not accept.
-    """
+    """The key of `REDUCTIONS` for the option `reduce_fx`; raises BadConfig for one that Lightning does not accept."""
     given = options.get("reduce_fx", "mean")
     found = given if isinstance(given, str) else getattr(given, "__name__", str(given))
     found = {"amax": "max", "amin": "min", "avg": "mean"}.get(found, found)

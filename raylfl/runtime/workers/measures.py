@@ -24,10 +24,7 @@ from raylfl.runtime.workers.task import Chunk
 
 
 class ModelMeasures:
-    """Evaluates the module, and computes clients' losses and full gradients, at the parameters of a broadcast.
-
-    Afterwards the module is in evaluation mode.
-    """
+    """Measures the module at the parameters of a broadcast; afterwards the module is in evaluation mode."""
 
     def __init__(
         self,
@@ -88,10 +85,7 @@ class ModelMeasures:
 
     @torch_defaults()
     def client_objectives(self, broadcast: State, clients: Sequence[int]) -> list[tuple[float, Tensor]]:
-        """(f_i(x), grad f_i(x) [d]) of each client i.
-
-        x: the broadcast model; f_i: mean loss over all samples of client i.
-        """
+        """(f_i(x), grad f_i(x) [d]) of each client i, at the broadcast x; f_i: mean loss over all its samples."""
         with self._at(broadcast) as x:
             results = [self.of_client(x, client, self.attributes.restore) for client in clients]
             return [(float(loss), gradient.cpu()) for loss, gradient in results]

@@ -109,10 +109,9 @@ def layout_for(
 
 
 def devices(setup: WorkerSetup) -> tuple[torch.device, Callable[[], AbstractContextManager[Any]]]:
-    """(device, function that makes the precision context) of a worker.
+    """(device, function that makes the precision context) of a worker; also sets torch's threads and GPU settings.
 
-    Also sets torch's number of threads and, for a GPU, makes cuDNN deterministic. Raises BadConfig if torch finds no
-    GPU for a worker that has one.
+    Raises BadConfig if torch finds no GPU for a worker that has one.
     """
     limit_threads(setup.runtime.threads)
     precision = setup.runtime.precision or ("64-true" if setup.dtype == "float64" else "32-true")
