@@ -14,7 +14,6 @@ import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch import Tensor
 
-from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.core.partial_sums import add_up, columns_of
 from raylfl.core.samples import as_tensor
@@ -27,7 +26,7 @@ from raylfl.runtime.ray.reservation import Bundle
 from raylfl.runtime.ray.stored import SamplesMissing
 from raylfl.runtime.ray.traffic import weight
 from raylfl.runtime.workers.backend import first_row
-from raylfl.runtime.workers.nodes import OPERATIONS, OperationContext
+from raylfl.runtime.workers.nodes import OPERATIONS
 from raylfl.runtime.workers.task import ClientReports, Task, TaskResult, added_up, pack, unpack
 from raylfl.runtime.workers.worker import Worker
 from raylfl.startup import process
@@ -166,11 +165,9 @@ class WorkerActor:
     def run_block(self, shared: list[Any], operation: str, job: Any, *states: Packed) -> Any:
         """Runs an operation of OPERATIONS on a block of graph nodes; returns (a value, *states)."""
         worker = self.worker(shared)
-        assert isinstance(worker.algorithm, GraphAlgorithm)
-        context = OperationContext(worker.algorithm, worker.attempt)
         if operation == "work":
             self.fault("work", job.tasks[0].round)
-        value, *found = OPERATIONS[operation](context, job, *map(unpack, states))
+        value, *found = OPERATIONS[operation](worker, job, *map(unpack, states))
         if operation == "work":
             self.fault("worked", job.tasks[0].round)
         return (value, *map(pack, found)) if found else value

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.core.algorithm import Algorithm, State
 from raylfl.core.cut import Cut
 from raylfl.core.deferred import Deferred
@@ -22,7 +21,7 @@ from raylfl.errors import RaylflError
 from raylfl.experiment.parts import Initial, WorkerSetup
 from raylfl.runtime.stopping import time_limit
 from raylfl.runtime.workers.logged import Logged
-from raylfl.runtime.workers.nodes import OPERATIONS, OperationContext, WorkReport
+from raylfl.runtime.workers.nodes import OPERATIONS, WorkReport
 from raylfl.runtime.workers.task import Chunk, ClientReports, ClientStates, Room, Task, TaskResult, added_up
 from raylfl.runtime.workers.worker import Worker
 
@@ -34,7 +33,7 @@ Handle = Any  # a client state or broadcast: the tensors themselves, or a refere
 class BlockCall:
     """A call for a block of nodes of a graph, sent to the same worker in every round.
 
-    operation: a key of `raylfl.runtime.workers.nodes.OPERATIONS`; job, handles: its arguments after the context, the
+    operation: a key of `raylfl.runtime.workers.nodes.OPERATIONS`; job, handles: its arguments after the runner, the
     last of which are states; returns: the number of results, a value and handles of states; arriving: (number of the
     sending block, bytes) for the messages from each other block.
     """
@@ -197,12 +196,9 @@ class InProcess(Executor):
         return Deferred(results)
 
     def run_blocks(self, calls: Sequence[BlockCall]) -> Deferred[list[Any]]:
-        assert isinstance(self.algorithm, GraphAlgorithm)
-        context = OperationContext(self.algorithm, self.attempt)
-
         def results() -> list[Any]:
             with private_randomness():
-                found = [OPERATIONS[call.operation](context, call.job, *call.handles) for call in calls]
+                found = [OPERATIONS[call.operation](self, call.job, *call.handles) for call in calls]
             assert [len(result) for result in found] == [call.returns for call in calls]  # Ray divides results by it
             return found
 

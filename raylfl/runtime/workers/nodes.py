@@ -29,7 +29,7 @@ from raylfl.core.threads import one_thread
 from raylfl.experiment.parts import UNSEEN
 from raylfl.runtime.workers.task import Task, TaskResult
 
-Run = Callable[[Task, State, State], TaskResult]  # (task, broadcast, rows of the clients' states)
+Runner = Any  # a `Worker` or an executor of one process: runs tasks by `attempt`, of its `algorithm`
 
 
 @dataclass(frozen=True)
@@ -101,30 +101,22 @@ class WorkReport(NamedTuple):
     sizes: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class OperationContext:
-    """The algorithm of a run, and the function `run` with which a worker runs a task."""
-
-    algorithm: GraphAlgorithm
-    run: Run
-
-
-def work(context: OperationContext, job: PublishJob, broadcast: State, block: State) -> tuple[Any, ...]:
+def work(runner: Runner, job: PublishJob, broadcast: State, block: State) -> tuple[Any, ...]:
     """Runs the local work of a block with these rows; returns (`WorkReport`, the nodes' rows after it, *messages)."""
     results, at = [], 0
     for task in job.tasks:
         mine = job.rows[at : (at := at + len(task.clients))]
-        results.append(context.run(task, broadcast, {name: _taken(rows, mine) for name, rows in block.items()}))
+        results.append(runner.attempt(task, broadcast, {name: _taken(rows, mine) for name, rows in block.items()}))
     result = TaskResult.joined(results)
     uploads = result.uploads
     result.uploads = {name: uploads.pop(name) for name in UNSEEN if name in uploads}
     if not uploads:
         return WorkReport(result, 0, ()), {}, *({} for _ in job.needed)
-    sizes, *pieces = publish(context, job, block, uploads)
-    return WorkReport(result, context.algorithm.sent_floats(uploads), sizes), uploads, *pieces
+    sizes, *pieces = publish(runner, job, block, uploads)
+    return WorkReport(result, runner.algorithm.sent_floats(uploads), sizes), uploads, *pieces
 
 
-def publish(context: OperationContext, job: PublishJob, block: State, local: State) -> tuple[Any, ...]:
+def publish(runner: Runner, job: PublishJob, block: State, local: State) -> tuple[Any, ...]:
     """Computes the messages that other blocks need; returns (the bytes of each piece, *pieces).
 
     block: the rows of the block before the local work; local: the result of the local work.
@@ -132,29 +124,29 @@ def publish(context: OperationContext, job: PublishJob, block: State, local: Sta
     if not job.needed:
         return ((),)
     with one_thread():
-        sent = context.algorithm.messages(*_rows(job.rows, job.local, block, local))
+        sent = runner.algorithm.messages(*_rows(job.rows, job.local, block, local))
     pieces = [{name: _taken(rows, some) for name, rows in sent.items()} for some in job.needed]
     return tuple(sum(rows.nbytes for rows in piece.values()) for piece in pieces), *pieces
 
 
-def mix(context: OperationContext, job: MixJob, block: State, local: State, *pieces: State) -> tuple[Measure, State]:
+def mix(runner: Runner, job: MixJob, block: State, local: State, *pieces: State) -> tuple[Measure, State]:
     """Mixes a block's rows with the messages `pieces` of other blocks; returns (measures, the new rows)."""
     if len(job.rows):
         with one_thread():
-            new = _mixed(context.algorithm, job, block, local, pieces)
+            new = _mixed(runner.algorithm, job, block, local, pieces)
         if not _all(job.rows, len(block["x"])):
             here = torch.from_numpy(job.rows)
             new = {name: block[name].index_copy(0, here, rows) for name, rows in new.items()}
         block = {**block, **new}
-    return measure(context.algorithm, block, job.optimum), block
+    return measure(runner.algorithm, block, job.optimum), block
 
 
-def exchange(context: OperationContext, parts: Sequence[MixingRows], *pieces: State) -> tuple[Any, ...]:
+def exchange(runner: Runner, parts: Sequence[MixingRows], *pieces: State) -> tuple[Any, ...]:
     """Mixes the messages `pieces` of all blocks; returns (None, *the mixed messages of each block)."""
     sizes, mixed = [len(next(iter(piece.values()))) for piece in pieces], list[State]({} for _ in pieces)
     with one_thread():
         for name in pieces[0]:
-            matrix = context.algorithm.matrix(name, parts)
+            matrix = runner.algorithm.matrix(name, parts)
             rows = matrix.mix([piece[name] for piece in pieces], sizes, all_cores=True)
             for block, own in zip(mixed, rows, strict=True):
                 block[name] = own
