@@ -6,6 +6,7 @@ would remain in the module, and the result of a client would depend on the clien
 
 from __future__ import annotations
 
+import copyreg
 import random
 import sys
 from collections import OrderedDict, deque
@@ -113,7 +114,7 @@ def _contents(value: Any) -> tuple[Iterable[Any], list[tuple[Any, Any]], list[Ca
         if hasattr(value, "__dict__"):
             inner += vars(value).values()
             containers.append((vars(value), dict(vars(value))))
-        slots = [name for cls in type(value).__mro__ for name in _slots(cls)]
+        slots: list[str] = copyreg._slotnames(type(value))  # type: ignore[attr-defined]
         held = {name: getattr(value, name) for name in slots if hasattr(value, name)}
         inner += held.values()
         undo += [partial(object.__setattr__, value, name, entry) for name, entry in held.items()]
@@ -137,11 +138,3 @@ def _is_users(cls: type) -> bool:
     return cls.__module__ not in sys.builtin_module_names and is_own(
         str(getattr(sys.modules.get(cls.__module__), "__file__", None) or "")
     )
-
-
-def _slots(cls: type) -> list[str]:
-    """The names of a class's `__slots__`, without those of names that Python keeps otherwise."""
-    slots = vars(cls).get("__slots__", ())
-    names = [slots] if isinstance(slots, str) else list(slots)
-    mangled = [f"_{cls.__name__.lstrip('_')}{n}" if n.startswith("__") and not n.endswith("__") else n for n in names]
-    return [name for name in mangled if name not in ("__dict__", "__weakref__")]
