@@ -199,15 +199,15 @@ class WorkerGroup:
         if not {(one.worker, one.restart) for one in resident} <= {(w, pool.restarts[w]) for w in workers}:
             return None
         keys = [[one.reference for one in resident if one.worker == worker] for worker in workers]
-        answers = self._call(workers, "describe", keys)
+        answers = pool.results(pool.send([WorkerCall("describe", tuple(own)) for own in keys], workers))
         if not any(isinstance(answer, WorkerLost) for answer in answers):
             members, sums = [answer[0] for answer in answers], [answer[1] for answer in answers]
             if members != self._members:
                 self._members, self._name = members, uuid.uuid4().hex
             seconds = LEAST_SECONDS + len(workers) * max(one.size for one in resident) / SLOWEST
             work = Exchange(self.kind, self._host, self._store.port, self._name, seconds, count, sums)
-            calls = [(work, rank, *own) for rank, own in enumerate(keys)]
-            answers = self._call(workers, "exchange", calls, 2 * seconds)
+            calls = [WorkerCall("exchange", (work, k, *own), timeout=2 * seconds) for k, own in enumerate(keys)]
+            answers = pool.results(pool.send(calls, workers))
         if all(isinstance(answer, TaskResult) for answer in answers):
             self._failed = False
             nodes = [pool.nodes[worker] for worker in workers]
@@ -223,9 +223,3 @@ class WorkerGroup:
         failure = f"sums could not go from worker to worker by {self.kind} ({reasons[0]}): the work is repeated"
         self._notify(failure if self.works else f"{failure}, and sums go through the object store from now on")
         return None
-
-    def _call(
-        self, workers: Sequence[int], method: str, arguments: Sequence[Sequence[Any]], seconds: float | None = None
-    ) -> list[Any]:
-        calls = [WorkerCall(method, tuple(each), timeout=seconds) for each in arguments]
-        return self._pool.results([self._pool.submit(w, call) for w, call in zip(workers, calls, strict=True)])
