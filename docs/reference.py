@@ -32,8 +32,7 @@ from raylfl.config.groups.top import TopConfig
 from raylfl.config.registries import REGISTRIES
 from raylfl.config.schema import FIXED_GROUPS
 from raylfl.runtime.workers.hooks import HOOKS
-from raylfl.tune.schedulers import SchedulerConfig
-from raylfl.tune.schema import SweepConfig
+from raylfl.tune.spec import SchedulerConfig, SweepConfig
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent

@@ -39,8 +39,8 @@ from raylfl.execution.planned import PlannedRun, is_complete
 from raylfl.python.console import say, shown
 from raylfl.report.labels import canonical
 from raylfl.report.runs import find_runs, is_run
+from raylfl.runtime.records.files import is_locked
 from raylfl.runtime.records.lines import read_rows
-from raylfl.runtime.records.locks import is_locked
 from raylfl.runtime.session import Interrupted
 from raylfl.runtime.stopping import sigterm_interrupts
 

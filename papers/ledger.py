@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from papers.run_cache import digests
-from raylfl.config.changes import fingerprint_of_config
+from raylfl.config.identity import fingerprint_of_config
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.execution.planned import DIVERGED, ORIGIN

@@ -190,7 +190,7 @@ def test_raylfls_own_names_are_found_without_searching_packages(monkeypatch):
     def refuse(**group):
         raise AssertionError("packages were searched")
 
-    monkeypatch.setattr("raylfl.components.plugins.entry_points", refuse)
+    monkeypatch.setattr("raylfl.components.registry.entry_points", refuse)
     monkeypatch.setattr(sys, "path", [*sys.path, "/nowhere"])
     load_config("digits", ["algorithm=focus", "logging.loggers=[csv]"])
 

@@ -150,18 +150,18 @@ def sweep(args: argparse.Namespace) -> int:
     require(*EXTRAS["tune"], "ray", what="raylfl sweep")  # the extra `tune` has ray
     require(*REPORT, what="the report of a sweep")
     from raylfl.python.console import say
-    from raylfl.tune import show, sweep
+    from raylfl.tune import sweep
 
     if args.resume:
         overrides = [args.sweep, *args.overrides] if args.sweep else args.overrides
-        return show.finish(sweep.resume(args.resume, overrides, say, args.take_over, args.trust), say)
+        return sweep.finish(sweep.resume(args.resume, overrides, say, args.take_over, args.trust), say)
     if not args.sweep or args.take_over or args.trust:
         raise BadConfig("sweep needs a file, or --resume DIR, to which --take-over and --trust belong")
-    return show.finish(sweep.sweep(args.sweep, args.overrides, say), say)
+    return sweep.finish(sweep.sweep(args.sweep, args.overrides, say), say)
 
 
 def report(args: argparse.Namespace) -> None:
-    from raylfl.runtime.records.views import local_view
+    from raylfl.runtime.records.mirror import local_view
 
     paths = [local_view(p) for p in args.paths]
     if args.wandb:
@@ -188,7 +188,7 @@ def report(args: argparse.Namespace) -> None:
 
 def reproduce(args: argparse.Namespace) -> None:
     require(*REPORT, what="raylfl reproduce")
-    from raylfl.python.checkout import find_checkout
+    from raylfl.config.find import find_checkout
 
     root = find_checkout("raylfl reproduce")
     from papers.command import list_experiments, reproduce
@@ -211,7 +211,7 @@ def reproduce(args: argparse.Namespace) -> None:
 
 def publish(args: argparse.Namespace) -> None:
     require(*REPORT, what="raylfl publish")
-    from raylfl.python.checkout import find_checkout
+    from raylfl.config.find import find_checkout
 
     root = find_checkout("raylfl publish")
     from papers.publish import publish
@@ -392,7 +392,7 @@ def schema(args: argparse.Namespace) -> None:
     import json
 
     if args.sweep:
-        from raylfl.tune.schema import sweep_schema as of_file
+        from raylfl.tune.spec import sweep_schema as of_file
     else:
         from raylfl.config.json_schema import config_schema as of_file
     print(json.dumps(of_file(), indent=1))
@@ -400,7 +400,7 @@ def schema(args: argparse.Namespace) -> None:
 
 def runs(args: argparse.Namespace) -> None:
     from raylfl.python.console import runs_table
-    from raylfl.runtime.records.views import local_view
+    from raylfl.runtime.records.mirror import local_view
     from raylfl.tune.journal import ends
 
     runs_table([local_view(p) for p in args.paths or ["runs"]], ends, args.where)
@@ -408,6 +408,6 @@ def runs(args: argparse.Namespace) -> None:
 
 def diff(args: argparse.Namespace) -> None:
     from raylfl.python.console import differences_table
-    from raylfl.runtime.records.views import local_view
+    from raylfl.runtime.records.mirror import local_view
 
     differences_table([local_view(p) for p in args.paths], args.where)

@@ -19,7 +19,7 @@ from typing import Literal
 
 import raylfl
 from raylfl.components.extras import EXTRAS, REQUIRED, install_command, installed
-from raylfl.components.plugins import plugins
+from raylfl.components.registry import plugins
 from raylfl.config.groups.records import LoggingConfig
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.config.registries import KINDS

@@ -8,7 +8,12 @@ A component is a dataclass whose fields are its options; one line above the clas
 
 A new file in the registry's package is enough: `raylfl.components.source` reads the registrations from the source text.
 A class is imported when it is first used; mistakes in a config are found before torch is imported. A class outside the
-package needs no registration: its `class_path` selects it, or its name as a plug-in (`raylfl.components.plugins`).
+package needs no registration: its `class_path` selects it, or its name as a plug-in, which its package declares:
+
+    [project.entry-points."raylfl.algorithms"]    # partitions, participation, links, topologies, models, data, ...
+    fedcm = "fedcm_plugin:FedCM"
+
+Only the metadata of packages are read. A class is imported when a config selects it or `raylfl list` shows it.
 """
 
 from __future__ import annotations
@@ -21,18 +26,44 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, is_dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from raylfl.components import source
-from raylfl.components.plugins import Plugin, plugins
 from raylfl.errors import LIBRARIES, BadConfig, BadValue, did_you_mean, exits_as_errors
 
 T = TypeVar("T")
 OWN = f"{Path(__file__).parents[1]}/"
 PACKAGES = tuple(f"{sysconfig.get_path(kind)}/" for kind in ("purelib", "platlib"))
 NAMING = ("name", "class_path")  # the keys of a group that select its class; the others are its options
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """An entry point: its name in configs, `package.module.Class`, and its package and version: `raylfl-cm 0.1`."""
+
+    name: str
+    path: str
+    origin: str
+
+
+def plugins(kind: str) -> dict[str, list[Plugin]]:
+    """Name -> plug-ins of this kind (`algorithms`); a name has several if several packages declare it."""
+    return _found(kind, tuple(sys.path))
+
+
+@cache
+def _found(kind: str, path: tuple[str, ...]) -> dict[str, list[Plugin]]:
+    found: dict[str, list[Plugin]] = {}
+    for entry in entry_points(group=f"raylfl.{kind}"):
+        origin = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else "an unknown package"
+        plugin = Plugin(entry.name, entry.value.replace(":", "."), origin)
+        same = found.setdefault(entry.name, [])
+        if plugin not in same:  # a distribution may be found in two folders of sys.path
+            same.append(plugin)
+    return found
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
-"""The lookup of configs by path or name, in ./conf and among the configs shipped with the package."""
+"""The lookup of configs by path or name, in ./conf and in the package, and of the checkout around the package."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from raylfl.errors import BadConfig, did_you_mean
@@ -62,3 +63,20 @@ def find_config(name: str | Path, beside: Path | None = None) -> Path:
     shown = ", ".join(n for n in names if "/" not in n)
     hint = did_you_mean(text.removesuffix(".yaml"), names, f"there are {shown}")
     raise BadConfig(f"no config {text}: neither a file nor a name under conf/; {hint}")
+
+
+def find_checkout(feature: str) -> Path:
+    """The root of the checkout from which raylfl is imported, with `papers/` and the ledger, which no wheel has.
+
+    `papers` is importable from then on, here and in the processes that are started. Raises BadConfig, with the feature
+    that needs the checkout, if raylfl is imported from elsewhere.
+    """
+    root = Path(__file__).resolve().parents[2]
+    if not (root / "papers" / "command.py").is_file():
+        raise BadConfig(
+            f"{feature} needs the repository: the papers' experiments and the ledger are not part of the installed "
+            "package; clone it and `pip install --editable .` there"
+        )
+    if sys.path[:1] != [str(root)]:
+        sys.path.insert(0, str(root))  # before a module of the user's with this name
+    return root

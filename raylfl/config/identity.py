@@ -7,9 +7,15 @@ digest   keys that, with the seed, identify a cached run; rounds and evaluation 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
 from functools import reduce
 from typing import Any, Literal
+
+from raylfl.config.load import load_config
+from raylfl.config.objects import ObjectLayer
+from raylfl.errors import BadConfig
 
 Purpose = Literal["resume", "group", "digest"]
 RUNTIME_FREE = (  # keys of `runtime` that do not change the bits
@@ -77,3 +83,53 @@ def _without(config: Mapping[str, Any], dotted: str) -> dict[str, Any]:
         return {k: value for k, value in config.items() if inner or k != key}
     rest = _without(config[key], inner)
     return {**config, key: rest} if rest or not config[key] else _without(config, key)
+
+
+# -- resuming a run ------------------------------------------------------------------------------------------------
+
+
+def defining(resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a resolved config that a resumed run must keep (`identity`), with values converted to plain JSON."""
+    keys: dict[str, Any] = json.loads(json.dumps(identity(resolved, of="resume"), default=str))
+    return keys
+
+
+def complete_options(saved: Mapping[str, Any], objects: Mapping[str, Any]) -> dict[str, Any]:
+    """The resolved config of a checkpoint, completed with the defaults of newer options; objects: by class path."""
+    return load_config(saved, object_layer=ObjectLayer({}, dict(objects))).resolved
+
+
+def fingerprint_of_config(resolved: Mapping[str, Any]) -> str:
+    """The sha256, in hex digits, of the keys that define a run (see `defining`)."""
+    return hashlib.sha256(json.dumps(defining(resolved), sort_keys=True).encode()).hexdigest()
+
+
+def refuse_changes(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> None:
+    """Checks that a resumed run keeps the keys that define it, except that `rounds` may grow.
+
+    Raises BadConfig that names the changed keys.
+    """
+    changed = list(_differing(defining(earlier), defining(later)))
+    if changed:
+        pairs = ", ".join(f"{key}: {old} -> {new}" for key, old, new in changed)
+        raise BadConfig(
+            f"a resumed run must keep the keys that define it, but these would change: {pairs}; start a new run instead"
+        )
+    if later["rounds"] < earlier["rounds"]:
+        raise BadConfig(f"rounds={later['rounds']}, but must be >= {earlier['rounds']}, the value of the earlier run")
+    phased = [group for group, options in later.items() if '"phases":' in json.dumps(options, default=str)]
+    if later["rounds"] > earlier["rounds"] and phased:  # the rounds already done would have had other values
+        raise BadConfig(
+            f"rounds={later['rounds']}, but must stay {earlier['rounds']}: {phased[0]} has values in phases, which end "
+            "at fractions of rounds; start a new run instead"
+        )
+
+
+def _differing(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """The dotted keys, after the prefix, at which two nested configs differ, each with its two values."""
+    for key in sorted({*old, *new}):
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            yield from _differing(a, b, f"{prefix}{key}.")
+        elif a != b:
+            yield f"{prefix}{key}", a, b

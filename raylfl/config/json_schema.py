@@ -7,12 +7,12 @@ from typing import Any
 
 from raylfl.components.options import doc_of, hints_of, json_schema
 from raylfl.config.components import keys_of
-from raylfl.config.formats import FORMAT, KEY
 from raylfl.config.groups.local import PAPERS
 from raylfl.config.groups.top import TopConfig
 from raylfl.config.layers import NAMED
 from raylfl.config.registries import REGISTRIES
 from raylfl.config.schema import FIXED_GROUPS, NAMED_GROUPS
+from raylfl.config.text import FORMAT, KEY
 
 Schema = dict[str, Any]
 REFERENCE = {"type": "string", "pattern": r"\$\{"}  # an interpolation such as `${seed}`, allowed for any value

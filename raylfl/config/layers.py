@@ -17,9 +17,8 @@ from typing import Any
 
 from raylfl.components.registry import NAMING
 from raylfl.config.find import find_config
-from raylfl.config.formats import FORMAT, KEY, refuse_other
 from raylfl.config.schema import FIXED_GROUPS, NAMED_GROUPS
-from raylfl.config.text import parse
+from raylfl.config.text import FORMAT, KEY, parse, refuse_other
 from raylfl.errors import BadConfig
 
 KeyPath = tuple[Any, ...]  # the keys on the way to a value: ("local", "lr")

@@ -2,6 +2,8 @@
 
 The dialect is YAML 1.1, except that `1e-3` is a number, and that dates, `1:30` and `010` (90 and 8 in YAML 1.1) are
 texts. Duplicate keys, aliases that expand to more than a million values and nesting deeper than 50 levels are refused.
+
+The files of a run or a sweep have a format number, which grows if they could be misread (docs/formats.md).
 """
 
 from __future__ import annotations
@@ -10,10 +12,15 @@ import re
 from collections.abc import Mapping
 from copy import deepcopy
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import yaml
 
+from raylfl.errors import BadConfig
+
+FORMAT = 2  # in config.yaml and sweep.yaml as `format`, in a checkpoint's manifest as `version`
+KEY = "format"
 MAX_DEPTH = 50  # nested lists and mappings
 MAX_VALUES = 1_000_000  # in the whole text, with aliases expanded
 FLOAT, DATE, INT = "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:int"
@@ -97,3 +104,13 @@ def _refuse_duplicates(keys: list[yaml.Node]) -> None:
         if isinstance(key, yaml.ScalarNode) and key.value in seen and key.value != "<<":
             raise yaml.YAMLError(f"{key.value} occurs twice, the second time in line {key.start_mark.line + 1}")
         seen.add(str(key.value))
+
+
+def refuse_other(number: Any, where: str | Path) -> None:
+    """Raises BadConfig if the format number of a file or checkpoint, with the name `where`, is not `FORMAT`."""
+    if type(number) is not int:
+        raise BadConfig(f"{where}: format={number}, but must be {FORMAT}, a whole number that raylfl writes itself")
+    if number != FORMAT:
+        writer = "a newer raylfl" if number > FORMAT else "an older raylfl"
+        remedy = f"this one reads {FORMAT}: use the version that wrote it"
+        raise BadConfig(f"{where} has format {number}, which {writer} writes; {remedy}")

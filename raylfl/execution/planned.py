@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raylfl.config.changes import refuse_changes
-from raylfl.config.identity import RUNTIME_FREE
+from raylfl.config.identity import RUNTIME_FREE, refuse_changes
 from raylfl.config.load import Config, load_config
 from raylfl.config.objects import ObjectLayer
 from raylfl.config.urls import staging

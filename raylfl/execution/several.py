@@ -153,8 +153,8 @@ def run_all(
 
 def read(run: PlannedRun) -> Result:
     """The result of a complete run; its config has the options that the run inferred from its data."""
+    from raylfl.runtime.records.mirror import local_view
     from raylfl.runtime.records.run_dir import RunDirectory
-    from raylfl.runtime.records.views import local_view
 
     path = run.path
     if run.url is not None and not (path / "final.pt").is_file():  # made on another machine

@@ -6,14 +6,14 @@ import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from raylfl.config.components import check_arguments
+from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.config.groups.top import ModelConfig
 from raylfl.config.load import Config, escape
-from raylfl.config.placement import assigns_clients, obstacle
 from raylfl.core.mixing import DOUBLY
 from raylfl.core.pattern import Ring, Star
 from raylfl.core.population import ClientShards, Population
@@ -24,6 +24,9 @@ from raylfl.heterogeneity.links.perfect import Perfect
 from raylfl.heterogeneity.participation.full import Full
 from raylfl.heterogeneity.partition.base import Split
 from raylfl.heterogeneity.world import RunContext
+
+if TYPE_CHECKING:
+    from raylfl.core.algorithm import Algorithm
 
 DEFAULT_CLIENTS = 10  # N if neither the config nor the partition gives it
 
@@ -242,3 +245,32 @@ def check_topology(config: Config, world: RunContext) -> list[str]:
     if graph.weights == "row_stochastic":
         return [f"with row-stochastic weights {name} minimises another weighted sum of the f_i than F"]
     return []
+
+
+def obstacle(algorithm: Algorithm, merged: bool) -> str | None:
+    """The reason why clients cannot be pinned; None if they can. merged: whether one client trains on all data."""
+    if algorithm.pattern.peers:
+        return "the nodes of a graph work in blocks, and each block has a worker of its own"
+    return "a single client trains on all data" if merged else None
+
+
+def assigns_clients(runtime: RuntimeConfig, by_index: bool, apart: bool, impossible: str | None) -> bool:
+    """Whether each client is pinned to one worker, whatever their number. Raises BadConfig if this is impossible.
+
+    `placement: auto` pins clients whose samples are read by index, if pinning is possible. Clients whose samples are
+    read by index are trained one by one, pinned or not: `auto` does not change the bits of a run.
+
+    by_index: whether samples are read by index from files. apart: whether the clients' samples are on certain nodes
+    only. impossible: the `obstacle` of the algorithm.
+    """
+    chosen = runtime.placement
+    if chosen == "pinned":
+        if impossible:
+            raise BadConfig(f"runtime.placement=pinned, but {impossible}: use auto or shared")
+        if runtime.vectorize == "always":
+            raise BadConfig("runtime.placement=pinned runs clients one by one: runtime.vectorize must be auto or never")
+        return True
+    if apart and runtime.backend == "ray" and (chosen == "shared" or impossible):
+        what = impossible or "runtime.placement=shared"
+        raise BadConfig(f"{what}, but the clients' data are on certain nodes only: they must be pinned")
+    return chosen == "auto" and by_index and not impossible and runtime.vectorize != "always"

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from raylfl.components.extras import require
-from raylfl.config.changes import refuse_changes
-from raylfl.config.identity import identity
+from raylfl.config.identity import identity, refuse_changes
 from raylfl.config.load import Config, compose, load_config
 from raylfl.config.objects import GROUPS, ObjectLayer, Objects, can_import, object_layer
 from raylfl.config.urls import is_url
@@ -84,10 +83,9 @@ def run_or_resume(experiment: Experiment, watch: Watch | None) -> Result | None:
     Returns None if the existing run is finished: nothing is done. Its `rounds` may be raised, and keys that do not
     define it may differ from the saved ones. Raises BadConfig for other changes.
     """
-    from raylfl.runtime.records.mirror import local_folder
+    from raylfl.runtime.records.mirror import local_folder, local_view
     from raylfl.runtime.records.provenance import foreign
     from raylfl.runtime.records.run_dir import find_existing
-    from raylfl.runtime.records.views import local_view
 
     config = experiment.config
     address = find_existing(config.logging, config.top.name)
@@ -151,8 +149,7 @@ def saved(
         hint = f"; `raylfl runs {folder}` lists the {len(inside)} runs in it, such as {inside[-1]}" if inside else ""
         raise BadConfig(f"{address} is not a run directory: it has no config.yaml{hint}")
     from raylfl.runtime.records.files import require_inside
-    from raylfl.runtime.records.kept_objects import on_trust, read
-    from raylfl.runtime.records.provenance import require_trust
+    from raylfl.runtime.records.provenance import on_trust, read, require_trust
 
     require_inside(folder)
     composed = compose(folder / "config.yaml")
@@ -174,7 +171,7 @@ def _objects_again(folder: Path, address: str | Path, trust: bool, objects: Obje
     folder: the run directory. address: as in `saved`. trust: whether objects.pkl may be loaded, which executes code in
     it. Raises UnusableConfig if an object is neither given nor importable.
     """
-    from raylfl.runtime.records.kept_objects import on_trust, read
+    from raylfl.runtime.records.provenance import on_trust, read
 
     kept = read(folder)
     if not kept.left_out:
@@ -238,7 +235,7 @@ def new_run_directory(experiment: Experiment, quiet: bool) -> Iterator[RunDirect
     If the run can only be resumed with Python objects that its config cannot name, a line about them is added to the
     warnings of the experiment and, unless `quiet` is true, printed on stderr.
     """
-    from raylfl.runtime.records.kept_objects import keep
+    from raylfl.runtime.records.provenance import keep
     from raylfl.runtime.records.run_dir import RunDirectory
     from raylfl.runtime.session import write_records
 
@@ -265,7 +262,7 @@ def _with_resume_hint(run_dir: RunDirectory) -> Iterator[None]:
 
     Interrupted and Displaced get no note: their messages say what to do.
     """
-    from raylfl.runtime.records.record_file import Displaced
+    from raylfl.runtime.records.files import Displaced
     from raylfl.runtime.session import Interrupted
 
     try:

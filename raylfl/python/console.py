@@ -297,7 +297,7 @@ def runs_table(paths: Sequence[Path], ends: Callable[[Path], dict[str, str]], co
     from raylfl.report.labels import METHOD
     from raylfl.report.runs import read_runs
     from raylfl.report.selection import select
-    from raylfl.runtime.records.views import address
+    from raylfl.runtime.records.mirror import address
 
     runs = select(read_runs(paths)[0], conditions)
     untested = [run for run in runs if not any(name.startswith("test/") for name in run.metrics)]
@@ -348,8 +348,8 @@ def state_of(run: RunRecord, ends: Callable[[Path], dict[str, str]]) -> str:
 
     At a URL, `running on HOST` also means a process that was killed. ends: see `runs_table`.
     """
+    from raylfl.runtime.records.mirror import owner_of
     from raylfl.runtime.records.run_dir import RunDirectory
-    from raylfl.runtime.records.views import owner_of
 
     if run.finished:
         return "finished"

@@ -204,7 +204,7 @@ def load(path: str | Path, overrides: Sequence[str] = (), *, trust: bool = False
     run. `trust` has the same meaning as in `resume`. The classes of the config, and objects that it cannot name, are
     needed by those parts of the run only that compute with them. Raises BadConfig if there is no run.
     """
-    from raylfl.runtime.records.views import local_view
+    from raylfl.runtime.records.mirror import local_view
 
     folder = local_view(path, complete=True).expanduser().resolve()
     try:
@@ -236,7 +236,7 @@ def runs(path: str | Path = "runs", where: Sequence[str] = ()) -> pd.DataFrame:
     from raylfl.report.labels import flatten
     from raylfl.report.runs import read_runs
     from raylfl.report.selection import select
-    from raylfl.runtime.records.views import address
+    from raylfl.runtime.records.mirror import address
 
     rows = []
     for run in select(read_runs(path)[0], where):
@@ -263,7 +263,7 @@ def ledger(name: str | None = None, results: str | Path | None = None) -> pd.Dat
     further numbers of the run (`measure/...`). What a row lacks is NaN. results: the folder of the ledger; None: that
     of the checkout from which raylfl is imported. Raises BadConfig without a checkout, and for a name without rows.
     """
-    from raylfl.python.checkout import find_checkout
+    from raylfl.config.find import find_checkout
 
     root = find_checkout("raylfl.ledger")
     from papers.frame import rows_of
@@ -278,7 +278,7 @@ def diff(*paths: str | Path) -> pd.DataFrame:
     """
     from raylfl.report.runs import read_runs
     from raylfl.report.selection import differing_keys
-    from raylfl.runtime.records.views import address
+    from raylfl.runtime.records.mirror import address
 
     found = read_runs(paths)[0]
     rows = [(key, *values) for key, values in differing_keys(found).items()]

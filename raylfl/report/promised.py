@@ -72,8 +72,8 @@ def _of_group(group: Group, measured: set[str]) -> tuple[list[tuple[str, Promise
     """Returns pairs (theorem, bound on a measured metric) for a setting, and the reason if there are none."""
     from raylfl.config.load import load_config
     from raylfl.experiment.assemble import assemble
+    from raylfl.runtime.records.mirror import address
     from raylfl.runtime.records.provenance import require_trust
-    from raylfl.runtime.records.views import address
 
     run = group.runs[0]
     way = "`raylfl resume` the run with --trust first"

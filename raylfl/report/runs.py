@@ -20,16 +20,16 @@ from typing import Any
 import numpy as np
 import yaml
 
-from raylfl.config.formats import FORMAT, KEY, refuse_other
 from raylfl.config.identity import identity
+from raylfl.config.text import FORMAT, KEY, refuse_other
 from raylfl.core.arrays import Floats, Ints
 from raylfl.diagnostics.metric_names import OF_NODES, Better, direction, higher_is_better, stated_directions
 from raylfl.errors import BadConfig, BadValue
 from raylfl.heterogeneity.trace import row_problem
 from raylfl.report.labels import canonical, flatten, is_scenario, labels, method_of, order_key, varying
 from raylfl.runtime.records.lines import lines, numbers_of, read_rows
+from raylfl.runtime.records.mirror import local_view
 from raylfl.runtime.records.run_dir import CLIENT_NAMES, DIRECTIONS
-from raylfl.runtime.records.views import local_view
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same results, about ten times faster
 Runs = Any  # a directory with runs, a Result or a Run; or an iterable of these

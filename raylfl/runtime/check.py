@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from raylfl.config.groups.records import EvalConfig
-from raylfl.config.placement import obstacle
 from raylfl.core.arrays import Ints
 from raylfl.core.flat import same_entries
 from raylfl.core.keyed import keyed_int
@@ -25,6 +24,7 @@ from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.core.vectorized import vectorized_pays
 from raylfl.diagnostics.metric_names import higher_is_better
 from raylfl.errors import BadConfig, exits_as_errors, own_code
+from raylfl.experiment.assemble import obstacle
 from raylfl.experiment.data_source import class_of
 from raylfl.experiment.parts import Experiment, WorkerSetup
 from raylfl.runtime.measured import require_measured

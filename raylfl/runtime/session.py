@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from raylfl.config.changes import fingerprint_of_config
+from raylfl.config.identity import fingerprint_of_config
 from raylfl.core.links import end_name
 from raylfl.diagnostics.metric_names import names_of
 from raylfl.errors import RaylflError, did_you_mean, exits_as_errors, note_own_code
@@ -47,8 +47,7 @@ class Interrupted(RaylflError):
 class Session:
     """Executes the run of an experiment, and writes its records and checkpoints into a run directory.
 
-    fault: a function of (phase, round), called at each kill point of `raylfl.runtime.faults`; by default
-    `kill_point()`. `stop` may be called from another thread.
+    fault: a function of (phase, round), called at each kill point; by default `kill_point()`.
     """
 
     def __init__(self, experiment: Experiment, backend: Backend, run_dir: RunDirectory, fault: Fault | None = None):
@@ -69,10 +68,7 @@ class Session:
         self.messages.append(text)
 
     def stop(self) -> None:
-        """Requests a stop: `rows` saves the state after the current round and raises Interrupted.
-
-        No effect if the current round is the last one.
-        """
+        """Requests, also from another thread, that `rows` saves the state and raises Interrupted."""
         self._stop.set()
 
     @property
@@ -87,21 +83,16 @@ class Session:
             self.early.reason = reason
 
     def save(self) -> None:
-        """Saves the state after the newest complete round as a checkpoint.
-
-        On a graph, the checkpoint includes the states of all nodes, which are collected from the workers. A new best
-        model is written to best.pt before.
-        """
+        """Saves the state after the newest complete round as a checkpoint; before that, writes a new best model."""
         if self._best_model is not None:
             self._write_tensors(BEST, self._best_model)
             self._best_model = None
         self.checkpoints.save(self.federation.collect(), self.backend)
 
     def rows(self, resume: bool) -> Iterator[Metrics]:
-        """Executes the run; yields the metrics of each round after the round is recorded.
+        """Executes the run; yields the metrics of each round after the round is recorded. Raises Interrupted.
 
         resume: whether to start from the newest checkpoint; the metrics of the rounds before it are yielded first.
-        Raises Interrupted after `stop`.
         """
         config = self.experiment.config
         started = time.perf_counter()
@@ -152,24 +143,20 @@ class Session:
         self.run_dir.require_copied()
 
     def _say_lost_model(self) -> None:
-        """Reports that best.pt does not hold the model of the best round before a resume, for example of an old run."""
+        """Reports that best.pt does not hold the model of the best round before a resume."""
         content = read_plain(self.run_dir.path / BEST) if self.best.round >= 0 else b""
         held = torch.load(io.BytesIO(content), weights_only=True)["round"] if content else -1
         if held != self.best.round:
             self.say(f"checkpoint.best: the model of round {self.best.round}, the best so far, is not in {BEST}")
 
     def _say_unmatched(self, row: Metrics) -> None:
-        """Reports entries of the config key `metrics` that belong to no metric of the first row.
-
-        Metrics of the groups LATE, which a first row may lack, are not reported.
-        """
+        """Reports entries of the config key `metrics` that belong to no metric of the first row, nor to groups LATE."""
         if row["round"] == 0:
             recorded = {name for metric in row for name in names_of(metric)}
             for name in self.experiment.config.top.metrics:
                 if name not in recorded and name.partition("/")[0] not in LATE:
-                    hint = did_you_mean(name, recorded)
-                    said = f"warning: metrics.{name} has no effect: it is not recorded"
-                    self.say(f"{said} ({hint})" if hint else said)
+                    hint = f" ({near})" if (near := did_you_mean(name, recorded)) else ""
+                    self.say(f"warning: metrics.{name} has no effect: it is not recorded{hint}")
 
     def _say_unmeasured(self, row: Metrics) -> None:
         """Reports with the last row that no round has measured the metric of `checkpoint.best` or `stop.metric`."""
@@ -179,10 +166,9 @@ class Session:
                     self.say(f"warning: {rule.key}={rule.metric} was never measured, and has no effect")
 
     def _next(self, rounds: Iterator[RoundRecord]) -> RoundRecord | None:
-        """Carries out the next round and returns its records; None after the last round.
+        """Carries out the next round, unless a stop was requested; None after the last round.
 
-        If a stop was requested, saves the state and raises Interrupted instead. If the round raises an error, saves the
-        state unless the round had already begun to change it, and raises the error again.
+        If the round raises an error, saves the state unless the round had already begun to change it.
         """
         state = self.federation.state
         if self._stop.is_set() and state.round < self.experiment.config.top.rounds:
@@ -220,7 +206,7 @@ class Session:
             self.federation.resume(state)
             self.say(f"resumed at round {state.round}")
         if self.federation.state.round < self.experiment.config.top.rounds:
-            self.run_dir.mark_unfinished()
+            (self.run_dir.path / "summary.json").unlink(missing_ok=True)  # the mark of a finished run
 
     def _checkpoint_if_due(self) -> None:
         state, every = self.federation.state, self.experiment.config.checkpoint.every
@@ -229,10 +215,7 @@ class Session:
             self.save()
 
     def _finish(self, seconds: float) -> None:
-        """Writes final.pt, edges.csv and summary.json at the end of a run.
-
-        seconds: the duration of the run in this process.
-        """
+        """Writes final.pt, edges.csv and summary.json after a run of so many seconds in this process."""
         self.run_dir.check()
         state = self.federation.state
         final = self._model()
@@ -241,7 +224,9 @@ class Session:
         if nodes is not None:
             final["nodes"] = nodes.cpu()
         self._write_tensors("final.pt", final)
-        busiest = self._write_edges()
+        links = self.federation.state.links
+        if (busiest := links.busiest()) is not None:
+            self.run_dir.write(EDGES, links.csv())
         steps = step_summary(self.federation.dispatch.ways)
         summary = {
             "name": self.experiment.config.top.name,
@@ -250,7 +235,7 @@ class Session:
             "status": "finished",
             **({} if self.early.reason is None else {"stopped_early": self.early.reason}),
             **summarise(self.run_dir.metrics(), self.experiment.directions),
-            **({} if busiest is None else {"busiest_link": busiest}),
+            **({} if busiest is None else {"busiest_link": _link_row(*busiest)}),
             **({} if self.best.round < 0 else {"best_round": self.best.round}),
             "wall_seconds": seconds,
             "local_steps": steps,
@@ -274,22 +259,13 @@ class Session:
         return {"state_dict": state_dict, "params": params, "buffers": state.buffers.clone()}
 
     def _write_tensors(self, name: str, content: dict[str, Any]) -> None:
-        """Writes a file for `torch.load` into the run directory."""
         buffer = io.BytesIO()
         torch.save(content, buffer)
         self.run_dir.write(name, buffer.getvalue())
 
-    def _write_edges(self) -> dict[str, Any] | None:
-        """Writes edges.csv; returns the link with the most floats, as an entry of summary.json.
 
-        If nothing was sent, writes nothing and returns None.
-        """
-        links = self.federation.state.links
-        if (found := links.busiest()) is None:
-            return None
-        self.run_dir.write(EDGES, links.csv())
-        a, b, floats = found
-        return {"between": [end_name(a), end_name(b)], "floats": floats}
+def _link_row(a: int, b: int, floats: float) -> dict[str, Any]:
+    return {"between": [end_name(a), end_name(b)], "floats": floats}
 
 
 def fingerprint(params: torch.Tensor) -> str:
@@ -298,13 +274,7 @@ def fingerprint(params: torch.Tensor) -> str:
 
 
 def write_records(experiment: Experiment, run_dir: RunDirectory) -> None:
-    """Writes the files of a run directory before the first round.
-
-    These are config.yaml, sources.json (only with classes of the user), directions.json (only for a module that logs
-    metric objects), client_names.json (only if the data name their clients), partition.json (only for at most
-    MOST_SAMPLES samples), and partition_counts.json, the number of samples per client and class (only for data with
-    labels). The files of clients are for at most MOST_CLIENTS clients.
-    """
+    """Writes the files of a run directory before the first round (docs/formats.md)."""
     run_dir.write_config(experiment.config.resolved)
     if experiment.sources:
         run_dir.write(sources.FILE, sources.as_text(experiment.sources))

@@ -10,26 +10,95 @@ The whole file is checked before Ray starts: a mistake is reported within second
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from raylfl.components.options import Doc, Ge, Gt, Kind, Options
 from raylfl.config.components import keys_of, make_typed, unknown_key
 from raylfl.config.find import conf_roots, find_config
-from raylfl.config.formats import FORMAT, KEY, refuse_other
 from raylfl.config.groups.top import TopConfig
+from raylfl.config.json_schema import Schema, config_schema, keys_schema
 from raylfl.config.layers import GROUPS, content_of, file_layers, merge_layer, override, override_layers
 from raylfl.config.load import Config, compose, load_config, resolve_interpolations
+from raylfl.config.text import FORMAT, KEY, refuse_other
 from raylfl.diagnostics.metric_names import stated_directions
 from raylfl.errors import BadConfig, BadValue
 from raylfl.report.runs import is_run, readable
-from raylfl.tune.schedulers import SchedulerConfig, parse_scheduler
-from raylfl.tune.schema import SWEEP_KEYS, SweepConfig
 from raylfl.tune.score import Score
-from raylfl.tune.space import Space, Values
+from raylfl.tune.space import LISTS, RANGES, Space, Values
 
+REDUCTION = 3.0
 CHECKED = 200  # largest number of settings that are checked before anything starts
+
+
+@dataclass
+class SchedulerConfig(Options):
+    """`asha` is Ray Tune's ASHAScheduler: at rounds grace, grace * reduction, ... the best settings so far continue.
+
+    Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020. Settings are compared by their mean
+    scores over seeds, and only with settings of the same algorithm in the same scenario (data, model, participation,
+    ...).
+    """
+
+    name: Annotated[Literal["fifo", "asha"], Doc("fifo: every setting runs to its last round")] = "fifo"
+    grace: Annotated[int, Ge(1), Doc("rounds before a setting may be stopped; null: a tenth of the rounds")] | None = (
+        None
+    )
+    reduction: Annotated[float, Gt(1), Doc("the best 1 / reduction of the settings continue")] = REDUCTION
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.name == "fifo" and (self.grace is not None or self.reduction != REDUCTION):
+            raise BadValue("name", got="fifo", need="asha, to which grace and reduction belong")
+
+    def first(self, rounds: int) -> int:
+        return min(self.grace or max(rounds // 10, 1), rounds)
+
+    def rungs(self, rounds: int) -> list[int]:
+        """The numbers of rounds, below `rounds`, at which a setting may be stopped."""
+        if self.name == "fifo":
+            return []
+        count = math.ceil(math.log(rounds / self.first(rounds), self.reduction) - 1e-9)
+        return [math.ceil(self.first(rounds) * self.reduction**k - 1e-9) for k in range(count)]
+
+
+def parse_scheduler(content: Any) -> SchedulerConfig:
+    """The scheduler of a name such as `asha`, or a mapping such as {name: asha, grace: 20}. Raises BadConfig."""
+    options = {"name": content} if isinstance(content, str) else content
+    if not isinstance(options, Mapping):
+        raise BadValue("scheduler", got=content, need="fifo, asha, or {name: asha, options}")
+    return make_typed(SchedulerConfig, options, "scheduler")
+
+
+@dataclass
+class SweepConfig(Score):
+    """The keys of a sweep file that are not keys of a config."""
+
+    space: Annotated[dict[str, Any], Doc("the values to try, by config key: `{local.lr: {grid: [0.01, 0.1]}}`")] = (
+        field(default_factory=dict)
+    )
+    seeds: Annotated[list[int] | None, Doc("seeds of every setting, judged by their mean; null: the config's seed")] = (
+        None
+    )
+    scheduler: Annotated[Any, Kind("a name, or a group of keys"), Doc("`fifo` or `asha`; options beside it")] = "fifo"
+    search: Annotated[Literal["random", "optuna"], Doc("optuna: a study for each point of the grids")] = "random"
+    samples: Annotated[int, Ge(1), Doc("draws of the keys without a grid, at each point of the grids")] = 1
+    concurrent: Annotated[int, Ge(1), Doc("settings at once; null: as many as fit")] | None = None
+    retries: Annotated[
+        int, Ge(0), Doc("further attempts at a setting that failed, each from its newest checkpoints")
+    ] = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.seeds is not None and (not self.seeds or len(set(self.seeds)) < len(self.seeds)):
+            raise BadValue("seeds", got=self.seeds, need="a list of different seeds")
+
+
+SWEEP_KEYS = tuple(keys_of(SweepConfig))
+LATER = ("concurrent", "retries", "samples")  # keys that may change when a sweep continues, like all of `runtime`
 
 
 @dataclass(frozen=True)
@@ -249,3 +318,29 @@ def check_settings(sweep: Sweep, points: Sequence[Values]) -> Config:
 def show(values: Values) -> str:
     """The values of a setting as text: `local.lr=0.1, algorithm.name=focus`."""
     return ", ".join(f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in values.items())
+
+
+# -- JSON schema ----------------------------------------------------------------------------------------------------
+
+
+def sweep_schema() -> Schema:
+    """The JSON schema of a sweep file. It requires no key, because files are merged."""
+    config = config_schema()
+    scheduler = {"anyOf": [{"enum": ["fifo", "asha"]}, keys_schema(SchedulerConfig)]}
+    keys = keys_schema(SweepConfig, space=_space(), scheduler=scheduler)
+    return {**config, "title": "raylfl sweep", "properties": {**config["properties"], **keys["properties"]}}
+
+
+def _space() -> Schema:
+    values = {kind: {"type": "array", "minItems": 1} for kind in LISTS}
+    ranges = {kind: {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2} for kind in RANGES}
+    when = {"type": "object", "description": "config keys, and the values for which this alternative counts"}
+    domain = {
+        "type": "object",
+        "properties": {**values, **ranges, "when": when},
+        "oneOf": [{"required": [kind]} for kind in (*LISTS, *RANGES)],
+        "additionalProperties": False,
+    }
+    alternatives = {"type": "array", "items": domain, "minItems": 1}
+    description = "the values of each config key: {local.lr: {grid: [0.01, 0.1]}}"
+    return {"type": "object", "description": description, "additionalProperties": {"anyOf": [domain, alternatives]}}

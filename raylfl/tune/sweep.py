@@ -16,29 +16,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raylfl.components.extras import require
-from raylfl.config.formats import FORMAT, KEY
 from raylfl.config.groups.records import LoggingConfig
 from raylfl.config.layers import merge_layer, override, tree
-from raylfl.config.text import dump, parse
+from raylfl.config.text import FORMAT, KEY, dump, parse
 from raylfl.config.urls import join
 from raylfl.errors import BadConfig, RaylflError, Say
 from raylfl.execution.planned import prepare
-from raylfl.python.console import shown
+from raylfl.python.console import rows_table, shown, working
+from raylfl.report.labels import canonical, show_value
+from raylfl.report.runs import is_run
 from raylfl.runtime.ray.resources import capacity, count_workers, nodes_of_cluster
 from raylfl.runtime.records.lines import lines
-from raylfl.runtime.records.mirror import Mirror, begin, clear, exists, local_folder, mirror_of
+from raylfl.runtime.records.mirror import Mirror, begin, clear, copy_again, exists, local_folder, mirror_of
 from raylfl.runtime.records.provenance import require_trust, sign
 from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.runtime.stopping import sigterm_interrupts
 from raylfl.tune.journal import FAILED, NAME, Journal
 from raylfl.tune.resources import share_gpus
-from raylfl.tune.schema import LATER
-from raylfl.tune.spec import Sweep, check_settings, load_sweep, make_sweep, read_content
-from raylfl.tune.table import SettingRow, write_tables
+from raylfl.tune.spec import LATER, Sweep, check_settings, load_sweep, make_sweep, read_content, shown_choices
+from raylfl.tune.table import SettingRow, score_text, write_tables
 
 if TYPE_CHECKING:
     from raylfl.experiment.parts import Experiment
     from raylfl.tune.tuner import SweepRun
+
+MOST = 20  # largest number of settings in the terminal; settings.csv has all
 
 
 @dataclass(frozen=True)
@@ -226,3 +228,41 @@ def opened(folder: Path, url: str | None, say: Say) -> Iterator[Mirror | None]:
             yield directory.mirror
         finally:
             directory.copy_to_url(say)
+
+
+def finish(result: SweepResult, say: Say) -> int:
+    """Writes the report and prints table, paths and failed trials; returns the exit code, 1 if a trial failed.
+
+    say: called with one line for the user.
+    """
+    settings, score = result.settings, result.sweep.score
+    columns = {key: [row.trial.values.get(key) for row in settings] for key in result.sweep.space.keys}
+    keys = [key for key, values in columns.items() if len(set(map(canonical, values))) > 1]
+    rows_table(
+        [
+            {
+                "setting": f"{row.setting:03d}",
+                **{key: "" if columns[key][k] is None else show_value(columns[key][k]) for key in keys},
+                "seeds": f"{row.finished_runs}/{len(row.runs)}",
+                "rounds": row.rounds,
+                f"{score.metric}, {score.score}": score_text(row.score),
+            }
+            for k, row in enumerate(settings[:MOST])
+        ]
+    )
+    if len(settings) > MOST:
+        say(f"the best {MOST} of {len(settings)} settings: {shown(result.folder / 'settings.csv')} has all")
+    if runs := [path for row in settings for run in row.runs if is_run(path := result.folder / run.id)]:
+        from raylfl.report.page import write_report
+
+        with working("drawing the report"):
+            page = write_report(runs, result.folder / "report", **shown_choices(result.folder))
+        say(f"report   {shown(page)}")
+    say(f"sweep    {shown(result.folder)}")
+    if (url := copy_again(result.folder)) is not None:
+        say(f"copied   {url}")
+    for trial, reason in result.failed.items():
+        say(f"failed   {trial}: {reason.splitlines()[0] if reason else 'see the log.txt of its runs'}")
+    if result.failed:
+        say(f"again    raylfl sweep --resume {shown(result.folder)}")
+    return int(bool(result.failed))

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import signal
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 from ray import tune
+from ray.tune import Callback
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.config.urls import join
@@ -24,18 +29,19 @@ from raylfl.execution.executor import in_one_process
 from raylfl.execution.planned import PlannedRun
 from raylfl.execution.store import plan, words_of
 from raylfl.report.runs import readable
+from raylfl.runtime.ray.failures import ACTOR_LOST, reason_of_loss
 from raylfl.runtime.ray.resources import capacity, nodes_of_cluster
 from raylfl.runtime.records.mirror import Mirror
 from raylfl.runtime.stopping import handlers_kept
 from raylfl.tune.journal import DIVERGED, FAILED, FINISHED, OPEN, STOPPED, End, Journal, Trial
 from raylfl.tune.resources import Need, choose_need
 from raylfl.tune.score import SCORE, TIME, RunningScore
-from raylfl.tune.space import Values
-from raylfl.tune.spec import Sweep
+from raylfl.tune.space import Values, comparable
+from raylfl.tune.spec import SchedulerConfig, Sweep
 from raylfl.tune.table import score_text, setting_row
 from raylfl.tune.trial import SettingTrial, TrialJob
-from raylfl.tune.trial_log import TrialLog
 
+PULSE_SECONDS = 30.0  # time between lines about running trials
 SCRATCH = ".tune"  # Ray Tune's own files, hidden from `raylfl report`
 
 
@@ -137,7 +143,7 @@ class SweepRun:
     def _tuner(self, left: Sequence[Trial], log: TrialLog, search: Any) -> tune.Tuner:
         """Ray Tune's Tuner for the trials that have not ended, `left`, or for those that `search` proposes."""
         options, mode = self.sweep.options, self.sweep.score.direction
-        scheduler, need = self.sweep.scheduler, self.need
+        need = self.need
         begun = ((trial, self.reports(trial)) for trial in self.trials)
         at_once = options.concurrent
         if search is not None:  # so that Optuna learns from the first settings before it proposes the last ones
@@ -154,7 +160,7 @@ class SweepRun:
                 mode=mode,
                 num_samples=self.total if search is not None else 1,  # an upper limit; `search` ends the search
                 search_alg=search,
-                scheduler=scheduler.build(self.sweep.rounds, mode, begun),
+                scheduler=build_scheduler(self.sweep.scheduler, self.sweep.rounds, mode, begun),
                 max_concurrent_trials=at_once,
                 reuse_actors=True,
                 trial_name_creator=name_of,
@@ -257,3 +263,111 @@ def quiet() -> Iterator[None]:
     finally:
         for logger, level in loggers.items():
             logger.setLevel(level)
+
+
+Reports = Iterable[tuple[int, float]]  # (rounds done, score), in order
+
+
+def build_scheduler(config: SchedulerConfig, rounds: int, mode: str, earlier: Iterable[tuple[Trial, Reports]]) -> Any:
+    """The scheduler object for Ray Tune.
+
+    rounds: the length of a run. mode: `min` or `max`, the better scores. earlier: the trials that an interrupted sweep
+    has begun, with their reports.
+    """
+    if config.name == "fifo":
+        return FIFOScheduler()
+    options: dict[str, Any] = {"time_attr": TIME, "metric": SCORE, "mode": mode, "max_t": rounds}
+    options |= {"grace_period": config.first(rounds), "reduction_factor": config.reduction}
+    return SchedulerByKind(partial(ASHAScheduler, **options), earlier)
+
+
+class SchedulerByKind(FIFOScheduler):
+    """Passes each trial to the scheduler of its kind: no setting is stopped because its data or system are harder.
+
+    build: creates the scheduler of a kind. earlier: as in `build_scheduler`; their reports are repeated here, so that
+    the past decisions stand and the continued trials are compared with all settings.
+    """
+
+    def __init__(self, build: Callable[[], Any], earlier: Iterable[tuple[Trial, Reports]]):
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.schedulers: dict[str, Any] = defaultdict(build)
+        for trial, reports in earlier:
+            scheduler, named = self._of({"id": trial.id, "values": trial.values})
+            scheduler.on_trial_add(None, named)
+            for done, score in reports:
+                scheduler.on_trial_result(None, named, {TIME: done, SCORE: score})
+
+    def _of(self, fields: Mapping[str, Any]) -> tuple[Any, Any]:
+        """The scheduler of a trial with these fields, and the trial under its id in the journal."""
+        return self.schedulers[comparable(fields["values"])], SimpleNamespace(trial_id=fields["id"])
+
+    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+        scheduler, named = self._of(trial.config["setting"])
+        scheduler.on_trial_add(tune_controller, named)
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        scheduler, named = self._of(trial.config["setting"])
+        return str(scheduler.on_trial_result(tune_controller, named, result))
+
+    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
+        scheduler, named = self._of(trial.config["setting"])
+        scheduler.on_trial_complete(tune_controller, named, result)
+
+    def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
+        scheduler, named = self._of(trial.config["setting"])
+        scheduler.on_trial_remove(tune_controller, named)
+
+
+class TrialLog(Callback):
+    """A Ray Tune callback that records and prints the ends of trials, and prints running trials every PULSE_SECONDS.
+
+    end: records the end of a trial and returns a line about it (`SweepRun.end`). say: called with one line for the
+    user. rounds: the length of the runs. total: the number of trials. done: of those that have ended so far.
+    """
+
+    def __init__(self, end: Callable[..., str], say: Say, rounds: int, total: int, done: int):
+        self.end, self.say, self.rounds, self.total, self.done = end, say, rounds, total, done
+        self.ended: set[str] = set()
+        self._said_at = time.monotonic()
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self._end(str(trial), trial.last_result)
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self._end(str(trial), trial.last_result, cause(trial))
+
+    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self._say(f"{trial}  failed ({cause(trial)}): tried again from its newest checkpoints")
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        if time.monotonic() - self._said_at < PULSE_SECONDS:
+            return
+        running = [trial for trial in trials if trial.status == "RUNNING"]
+        if not running:
+            self._say("waiting for the trials' processes to start")
+            return
+        done = {trial: trial.last_result.get(TIME) for trial in running[:4]}
+        progress = ", ".join(str(trial) if n is None else f"{trial} {n}/{self.rounds}" for trial, n in done.items())
+        self._say(f"{len(running)} running: {progress}{', ...' if len(running) > 4 else ''}")
+
+    def _end(self, trial_id: str, last: Mapping[str, Any] | None, error: str = "") -> None:
+        self.ended.add(trial_id)
+        line = self.end(trial_id, last, error)
+        self.done += 1
+        self._say(line)
+
+    def _say(self, text: str) -> None:
+        self._said_at = time.monotonic()
+        self.say(f"[{self.done}/{self.total}] {text}")
+
+
+def cause(trial: Any) -> str:
+    """The cause of a trial's failure: the last line of Ray Tune's error file, or how the trial's process was lost."""
+    if trial.pickled_error_file is not None and Path(trial.pickled_error_file).exists():
+        with suppress(Exception):  # a user's exception that can be pickled, but not loaded
+            error = pickle.loads(Path(trial.pickled_error_file).read_bytes())
+            if isinstance(error, ACTOR_LOST):
+                return reason_of_loss(error)
+    path = Path(trial.local_path or ".") / "error.txt"
+    lines = [line.strip() for line in path.read_text().splitlines() if line.strip()] if path.exists() else []
+    return lines[-1] if lines else "its process was lost"

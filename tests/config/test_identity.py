@@ -6,10 +6,9 @@ import dataclasses
 
 import pytest
 
-from raylfl.config.changes import defining
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.config.groups.top import TopConfig
-from raylfl.config.identity import LEFT_OUT, OPTIONAL, RUNTIME_FREE, identity
+from raylfl.config.identity import LEFT_OUT, OPTIONAL, RUNTIME_FREE, defining, identity
 from raylfl.config.load import load_config
 from raylfl.report.labels import flatten
 

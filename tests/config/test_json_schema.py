@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from raylfl.cli import main
 from raylfl.config.find import conf_roots
 from raylfl.config.json_schema import config_schema
-from raylfl.tune.schema import sweep_schema
+from raylfl.tune.spec import sweep_schema
 
 VALIDATORS = {
     kind: Draft202012Validator(schema()) for kind, schema in (("run", config_schema), ("sweep", sweep_schema))

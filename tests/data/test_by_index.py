@@ -18,13 +18,12 @@ from torch import nn
 import raylfl
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.config.load import load_config
-from raylfl.config.placement import assigns_clients
 from raylfl.core.placement import Placement
 from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.data.by_index import ClientArrays, MappedArrays
 from raylfl.data.client_files import index_of
 from raylfl.errors import BadConfig, DataMissing
-from raylfl.experiment.assemble import assemble
+from raylfl.experiment.assemble import assemble, assigns_clients
 from raylfl.runtime.check import check
 from raylfl.runtime.ray.resources import names_of_nodes
 from raylfl.runtime.ray.stored import indices_of

@@ -22,8 +22,8 @@ from papers.ledger import Row, add, read
 from papers.run_cache import RunCache
 from raylfl.cli import main
 from raylfl.errors import BadConfig
+from raylfl.runtime.records.files import Locks
 from raylfl.runtime.records.lines import read_rows
-from raylfl.runtime.records.locks import Locks
 
 
 class Tiny(Grid):

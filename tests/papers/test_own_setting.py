@@ -16,7 +16,7 @@ from papers.choice import plain
 from papers.grid import Grid, Point
 from papers.publish import differences, publish
 from papers.run_cache import RunCache, config_digest, set_keys
-from raylfl.config.changes import fingerprint_of_config
+from raylfl.config.identity import fingerprint_of_config
 from raylfl.errors import BadConfig
 from raylfl.execution.store import words_of
 from raylfl.report.labels import flatten

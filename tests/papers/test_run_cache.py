@@ -13,7 +13,7 @@ from papers.run_cache import RunCache, digests, set_keys, setting
 from raylfl.config.groups.records import LoggingConfig
 from raylfl.errors import DataMissing
 from raylfl.report.derived import best_setting, last_k
-from raylfl.runtime.records.views import local_view
+from raylfl.runtime.records.mirror import local_view
 
 TOY = setting("toy", ["reproduce/sfl_fig1"], {"rounds": 4})
 

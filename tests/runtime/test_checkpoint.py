@@ -11,7 +11,7 @@ import torch
 
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.runtime.records import checkpoint, state_files
-from raylfl.runtime.records.manifest import encode
+from raylfl.runtime.records.state_files import encode
 from tests.runtime.faults import carry_out, checkpoints, killed, log_of, outcome, strike
 from tests.runtime.tiny import FOCUS
 from tests.runtime.tiny import ONE_BY_ONE as TINY

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import raylfl
-from raylfl.runtime.records.manifest import encode
+from raylfl.runtime.records.state_files import encode
 from tests.runtime.faults import PHASES, Killed, carry_out, checkpoints, killed, log_of, outcome, strike
 from tests.runtime.tiny import FOCUS
 from tests.runtime.tiny import ONE_BY_ONE as TINY

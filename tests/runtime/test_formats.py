@@ -9,11 +9,11 @@ import yaml
 
 import raylfl
 from raylfl.cli import main
-from raylfl.config.formats import FORMAT
 from raylfl.config.load import load_config
+from raylfl.config.text import FORMAT
 from raylfl.errors import BadConfig
 from raylfl.report.runs import read_runs
-from raylfl.runtime.records.manifest import encode
+from raylfl.runtime.records.state_files import encode
 from raylfl.tune import sweep
 from tests.runtime.faults import carry_out, killed, log_of, outcome, strike
 from tests.runtime.tiny import ONE_BY_ONE as TINY

@@ -19,11 +19,9 @@ from raylfl.config.urls import staging
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.report.runs import load_run
 from raylfl.runtime.records import mirror
-from raylfl.runtime.records.mirror import Mirror
-from raylfl.runtime.records.ownership import COPY, OWNER
-from raylfl.runtime.records.record_file import Displaced
-from raylfl.runtime.records.storage import Storage, StorageError
-from raylfl.runtime.records.views import local_view
+from raylfl.runtime.records.files import Displaced
+from raylfl.runtime.records.mirror import Mirror, local_view
+from raylfl.runtime.records.storage import COPY, OWNER, Storage, StorageError
 from tests.runtime.faults import outcome
 from tests.runtime.tiny import FOCUS
 from tests.shares import also

@@ -15,12 +15,10 @@ from raylfl.errors import BadConfig
 from raylfl.python.console import state_of
 from raylfl.report.runs import load_run
 from raylfl.runtime.records import mirror, storage
-from raylfl.runtime.records.mirror import Mirror, take
-from raylfl.runtime.records.ownership import STATE, MirrorState
-from raylfl.runtime.records.record_file import Displaced
+from raylfl.runtime.records.files import Displaced
+from raylfl.runtime.records.mirror import Mirror, local_view, owner_of, take
 from raylfl.runtime.records.run_dir import RunDirectory
-from raylfl.runtime.records.storage import Storage, StorageError, package_of, within
-from raylfl.runtime.records.views import local_view, owner_of
+from raylfl.runtime.records.storage import STATE, MirrorState, Storage, StorageError, package_of, within
 
 URL = "memory://far/runs/it"
 

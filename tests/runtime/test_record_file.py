@@ -13,16 +13,13 @@ import numpy as np
 import pytest
 import torch
 
-from raylfl.config.formats import FORMAT
+from raylfl.config.text import FORMAT
 from raylfl.errors import BadConfig
-from raylfl.runtime.records import kept_objects
-from raylfl.runtime.records.files import atomic_write
-from raylfl.runtime.records.kept_objects import INDEX, keep, read
+from raylfl.runtime.records import provenance
+from raylfl.runtime.records.files import Displaced, Locks, Prefix, RecordFile, atomic_write, is_locked, open_plain
 from raylfl.runtime.records.lines import jsonable, last_row, lines, metrics_line, read_rows
-from raylfl.runtime.records.locks import Locks, is_locked
-from raylfl.runtime.records.manifest import Damaged, encode, folder_of, read_manifest
-from raylfl.runtime.records.record_file import Displaced, Prefix, RecordFile, open_plain
-from raylfl.runtime.records.state_files import save_hashed, sha256_of
+from raylfl.runtime.records.provenance import INDEX, keep, read
+from raylfl.runtime.records.state_files import Damaged, encode, folder_of, read_manifest, save_hashed, sha256_of
 
 
 def sha256(data):
@@ -80,7 +77,7 @@ def test_a_missing_file_is_made_with_the_usual_rights_and_a_closed_one_takes_not
         record = RecordFile(tmp_path / "new.jsonl")
     finally:
         os.umask(mask)
-    assert record.prefix == Prefix()
+    assert record.prefix == Prefix.of(b"")
     assert record.path.stat().st_mode & 0o777 == 0o644
     record.close()
     with pytest.raises(ValueError, match="closed file"):
@@ -339,7 +336,7 @@ def test_numpy_and_torch_numbers_are_written_as_plain_ones_and_non_finite_ones_a
 
 def test_an_object_that_is_too_large_to_be_kept_is_left_out_with_the_limit(tmp_path, monkeypatch):
     """What is kept, and what a damaged copy does: tests/api/test_objects.py."""
-    monkeypatch.setattr(kept_objects, "LARGEST", 2**20)
+    monkeypatch.setattr(provenance, "LARGEST", 2**20)
     write = lambda name, content: (tmp_path / name).write_bytes(content.encode() if name == INDEX else content)  # noqa: E731
     folder = SimpleNamespace(path=tmp_path, address=str(tmp_path), write=write)
     keep(folder, {"mine.Large": bytes(2**20), "mine.Small": bytes(2**20 - 200)})

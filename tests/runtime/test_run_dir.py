@@ -19,7 +19,7 @@ import raylfl
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.runtime import inprocess
 from raylfl.runtime.records import run_dir
-from raylfl.runtime.records.locks import Locks
+from raylfl.runtime.records.files import Locks
 from raylfl.runtime.records.run_dir import RunDirectory, remedy
 from tests.runtime.tiny import ONE_BY_ONE as TINY
 

@@ -12,9 +12,9 @@ import torch
 from raylfl.core.client_rows import Table
 from raylfl.core.costs import Costs
 from raylfl.core.links import Links
-from raylfl.runtime.records.manifest import Damaged
 from raylfl.runtime.records.state_files import (
     NUMBERS,
+    Damaged,
     client_chunks,
     load_clients,
     load_server,

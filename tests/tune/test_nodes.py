@@ -14,7 +14,7 @@ import torch
 import raylfl
 from papers.run_cache import RunCache, setting
 from raylfl.config.groups.records import LoggingConfig
-from raylfl.runtime.records.views import local_view
+from raylfl.runtime.records.mirror import local_view
 from raylfl.tune.sweep import resume, sweep
 from tests.runtime.clusters import QUIET, SMALL, lean_ray
 from tests.runtime.faults import wait_until

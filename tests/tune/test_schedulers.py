@@ -9,7 +9,8 @@ import pytest
 from ray.tune.schedulers import ASHAScheduler
 
 from raylfl.tune.journal import Trial
-from raylfl.tune.schedulers import SchedulerConfig
+from raylfl.tune.spec import SchedulerConfig
+from raylfl.tune.tuner import build_scheduler
 
 CONTINUE, STOP = "CONTINUE", "STOP"
 
@@ -28,9 +29,8 @@ def report(scheduler, trial, done, score):
 
 
 def started(trials, earlier=(), rounds=27, **options):
-    scheduler = SchedulerConfig(**{"name": "asha", "grace": 1, "reduction": 3.0, **options}).build(
-        rounds, "max", earlier
-    )
+    config = SchedulerConfig(**{"name": "asha", "grace": 1, "reduction": 3.0, **options})
+    scheduler = build_scheduler(config, rounds, "max", earlier)
     for trial in trials:
         scheduler.on_trial_add(None, by_ray(trial))
     return scheduler

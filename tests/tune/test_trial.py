@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import raylfl
-from raylfl.runtime.records.views import local_view
+from raylfl.runtime.records.mirror import local_view
 from raylfl.tune.journal import FINISHED
 from raylfl.tune.score import WORST, Score
 from raylfl.tune.trial import TrialJob, report

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from ray.exceptions import ActorDiedError
 
-from raylfl.tune.trial_log import cause
+from raylfl.tune.tuner import cause
 
 
 class NeedsTwo(Exception):

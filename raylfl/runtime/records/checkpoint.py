@@ -22,19 +22,23 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from raylfl.config.changes import complete_options, defining, fingerprint_of_config, refuse_changes
-from raylfl.config.formats import FORMAT
+from raylfl.config.identity import complete_options, defining, fingerprint_of_config, refuse_changes
+from raylfl.config.text import FORMAT
 from raylfl.core.algorithm import State
 from raylfl.core.population import ClientShards
 from raylfl.errors import BadConfig, RaylflError, Say
 from raylfl.experiment.parts import Experiment
-from raylfl.runtime.records.files import atomic_write, discard, sync_folder
-from raylfl.runtime.records.manifest import Damaged, Manifest, encode, folder_of, read_manifest
+from raylfl.runtime.records.files import atomic_write, discard, read_plain, sync_folder
 from raylfl.runtime.records.run_dir import OF_GRAPHS, RECORDS, RunDirectory, remedy
 from raylfl.runtime.records.state_files import (
+    Damaged,
+    Manifest,
     client_chunks,
+    encode,
+    folder_of,
     load_clients,
     load_server,
+    read_manifest,
     save_hashed,
     server_blob,
     sha256_of,
@@ -51,10 +55,6 @@ class Checkpoints:
     """Writes, verifies and reads the checkpoints in one run directory."""
 
     def __init__(self, run_dir: RunDirectory, experiment: Experiment, warn: Say):
-        """The checkpoints of this experiment.
-
-        warn: called with each warning, one line for the user.
-        """
         self.run_dir, self.warn = run_dir, warn
         self.keep, self.resolved = experiment.config.checkpoint.keep, experiment.config.resolved
         self.objects = experiment.config.objects
@@ -75,10 +75,10 @@ class Checkpoints:
     # -- writing ---------------------------------------------------------------------------------------------
 
     def save(self, state: FederationState, backend: Backend) -> None:
-        """Writes the checkpoint of `state` unless it exists, and deletes checkpoints that are no longer needed.
+        """Writes the checkpoint of `state` unless it exists, deletes those no longer needed, and requests a copy.
 
-        Afterwards the run is copied to its URL, if it has one. backend: has the client states. Raises RaylflError if
-        the checkpoint cannot be written; the previous one is then intact.
+        backend: has the client states. Raises RaylflError if the checkpoint cannot be written; the previous one is then
+        intact.
         """
         self.run_dir.check()
         name = folder_of(state.round)
@@ -106,7 +106,7 @@ class Checkpoints:
         self.run_dir.request_copy(self.warn)
 
     def _write(self, aside: Path, state: FederationState, backend: Backend) -> dict[int, str]:
-        """Writes the files of a checkpoint into `aside`; returns client -> checkpoint that has its newest state."""
+        """Writes the files of a checkpoint; returns client -> checkpoint that has its newest state."""
         name, earlier = folder_of(state.round), set(self._holders.values())
         fold = len(earlier) >= FOLD_AFTER or not all((self.folder / holder).is_dir() for holder in earlier)
         clients = sorted(state.clients if fold else state.changed)
@@ -133,7 +133,7 @@ class Checkpoints:
         return holders
 
     def _prune(self) -> None:
-        """Deletes all checkpoints except the newest `keep` and those to which these refer for client states."""
+        """Deletes all checkpoints except the newest `keep` and those that have client states of these."""
         folders = self._folders()
         newest = folders[-self.keep :]
         needed = {folder.name for folder in newest}
@@ -184,10 +184,7 @@ class Checkpoints:
         return None
 
     def _check_files(self, folder: Path, prefix: str = "") -> Manifest:
-        """Reads the manifest of a checkpoint; checks its files, or only those whose names begin with `prefix`.
-
-        Raises Damaged if the manifest or one of these files is missing or differs from its checksum.
-        """
+        """The manifest of a checkpoint whose files match their checksums, or only files that begin with `prefix`."""
         manifest = read_manifest(folder)
         for file, expected in manifest["sha256"].items():
             if not file.startswith(prefix):
@@ -201,10 +198,7 @@ class Checkpoints:
         return manifest
 
     def _check_records(self, manifest: Manifest) -> None:
-        """Checks that each record file still begins with its content at this checkpoint; raises Damaged otherwise.
-
-        A damaged record file is copied before the error is raised.
-        """
+        """Raises Damaged unless each record file begins with its content at this checkpoint; copies a damaged file."""
         for name in RECORDS:
             if name == OF_GRAPHS and not self.graph:
                 continue
@@ -216,14 +210,14 @@ class Checkpoints:
             except OSError as error:
                 fault = f"{name} cannot be read: {error.strerror}"
             if fault:
-                self.run_dir.keep_damaged(name)
+                with suppress(OSError):
+                    atomic_write(self.run_dir.path / f"damaged_{name}", read_plain(self.run_dir.path / name))
                 raise Damaged(fault)
 
     def _compare(self, folder: Path, manifest: Manifest) -> None:
-        """Checks that this run has the definition in the manifest; raises BadConfig otherwise.
+        """Raises BadConfig unless this run has the definition in the manifest, whose number of rounds may differ.
 
-        The number of rounds may differ. Warns if the checkpoint was written on another device or with another version
-        of a package in SAME_BITS.
+        Warns of another device, and of another version of a package in SAME_BITS.
         """
         defined = complete_options(manifest["config"], self.objects)
         refuse_changes({**defined, "rounds": 0}, {**self.resolved, "rounds": 0})

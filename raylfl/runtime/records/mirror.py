@@ -14,6 +14,7 @@ most the file that it was copying. .copy.json has the token of the local folder 
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import secrets
@@ -27,25 +28,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from raylfl.config.urls import is_url, staging
+from raylfl.config.urls import is_url, join, staging
 from raylfl.errors import BadConfig, Say
-from raylfl.runtime.records.files import discard
-from raylfl.runtime.records.ownership import (
+from raylfl.runtime.records.files import Displaced, discard
+from raylfl.runtime.records.storage import (
     COPY,
     OWNER,
     STATE,
     Copied,
     MirrorState,
     Owner,
+    Storage,
+    StorageError,
     copy_token,
+    fetch,
     in_use,
-    newest_token,
 )
-from raylfl.runtime.records.record_file import Displaced
-from raylfl.runtime.records.storage import Storage, StorageError, fetch
 
 ROW_SECONDS = 30.0  # time between copies of rows without a checkpoint
 MARK = "summary.json"  # marks a finished run
+_views: dict[Path, str] = {}  # folder of a temporary copy -> its URL
 
 
 class Mirror:
@@ -70,10 +72,10 @@ class Mirror:
     # -- ownership -------------------------------------------------------------------------------------------
 
     def hold(self, command: str) -> None:
-        """Makes this folder the owner of the run at the URL until `release`.
+        """Makes this folder the owner of the run at the URL until `release`; command: that of the run, for messages.
 
-        command: the command of the run, stored for messages. Raises BadConfig if another process owns the place, or if
-        this folder is not the one that is copied to the URL; Displaced if the run was continued elsewhere.
+        Raises BadConfig if another process owns the place, or if this folder is not the one that is copied to the URL;
+        Displaced if the run was continued elsewhere.
         """
         if self.folder.resolve() != staging(self.url).resolve():
             raise BadConfig(
@@ -96,8 +98,8 @@ class Mirror:
         If files cannot be copied, this folder stays the owner, because it has more than the URL.
         """
         self._join()
-        if self._held:
-            self._held = False
+        held, self._held = self._held, False
+        if held:
             with suppress(StorageError, BadConfig, Displaced):
                 self.push()
                 self.storage.remove([OWNER])
@@ -122,9 +124,9 @@ class Mirror:
     def commit(self, say: Say, seldom: bool = False) -> None:
         """Requests a copy of the files that have changed, and returns at once; reports the ends of earlier copies.
 
-        A copy under way is followed by at most one more, of the newest state. say: called with a line for the user if
-        the storage has failed or works again. seldom: whether to copy only if the last copy is at least ROW_SECONDS
-        old. Raises Displaced if another machine has taken over the run.
+        A copy under way is followed by at most one more, of the newest state. say: called if the storage has failed or
+        works again. seldom: whether to copy only if the last copy is at least ROW_SECONDS old. Raises Displaced if
+        another machine has taken over the run.
         """
         self._report(say)
         now = time.monotonic()
@@ -144,8 +146,7 @@ class Mirror:
         self._report(say)
 
     def _join(self) -> None:
-        copier = self._copier
-        if copier is not None:
+        if (copier := self._copier) is not None:
             copier.join()
 
     def _copy(self) -> None:
@@ -190,7 +191,8 @@ class Mirror:
 
     def _push_files(self, copied: Copied) -> None:
         """Copies and deletes files once; `copied` is updated. Raises FileNotFoundError if a local file disappears."""
-        stamps = {name: _stamp(path) for name, path in _files(self.folder)}
+        status = ((name, path.stat()) for name, path in _files(self.folder))
+        stamps = {name: [s.st_size, s.st_mtime_ns, s.st_ino] for name, s in status}
         changed = sorted((name for name in stamps if copied.get(name) != stamps[name]), key=_turn)
         gone = sorted((name for name in copied if name not in stamps), key=_turn, reverse=True)
         try:
@@ -225,17 +227,8 @@ def _files(top: Path) -> list[tuple[str, Path]]:
     return [(path.relative_to(top).as_posix(), path) for path in paths if path.is_file()]
 
 
-def _stamp(path: Path) -> list[int]:
-    status = path.stat()
-    return [status.st_size, status.st_mtime_ns, status.st_ino]
-
-
 def _turn(name: str) -> tuple[int, int, str, bool, str]:
-    """The sort key of a file's name for the order of copies.
-
-    Files outside checkpoints come first, then checkpoints from old to new, then summary.json. In a folder,
-    manifest.json comes last.
-    """
+    """The place of a file in the order of copies: checkpoints from old to new, in each the manifest last; MARK last."""
     folder, _, last = name.rpartition("/")
     stage = 2 if name == MARK else 1 if name.startswith("checkpoints/") else 0
     return stage, len(folder), folder, last == "manifest.json", last
@@ -247,7 +240,7 @@ def _turn(name: str) -> tuple[int, int, str, bool, str]:
 def begin(folder: Path, url: str, command: str) -> bool:
     """Makes a local folder the owner of a new run at this URL; returns False if there is a run at the URL.
 
-    command: the command of the run. Raises BadConfig if another process, which has copied nothing yet, owns the URL.
+    Raises BadConfig if another process, which has copied nothing yet, owns the URL.
     """
     if exists(url):
         return False
@@ -268,10 +261,7 @@ def exists(url: str) -> bool:
 
 
 def local_folder(source: str | os.PathLike[str], take_over: bool = False) -> Path:
-    """The absolute local folder of a run or a sweep.
-
-    source: a path, or a URL, from which `take` fetches the run or sweep. Raises BadConfig for `take_over` with a path.
-    """
+    """The absolute folder of a run or sweep, which `take` fetches from a URL; BadConfig for `take_over` of a folder."""
     if is_url(source):
         return take(str(source).rstrip("/"), take_over)
     if take_over:
@@ -289,7 +279,7 @@ def take(url: str, take_over: bool = False) -> Path:
     folder, storage = staging(url), Storage(url)
     owner = Owner.of(storage)
     with suppress(BadConfig):  # a damaged .mirror.json: the folder is fetched again
-        if (mirror := mirror_of(folder)) is not None and mirror.token == newest_token(storage, owner):
+        if _is_newest(folder, storage, owner):
             return folder  # it has at least the state of the URL, and more if the last copy failed
     if not exists(url):
         raise BadConfig(f"{url} is not a run directory: it has no config.yaml")
@@ -306,10 +296,7 @@ def take(url: str, take_over: bool = False) -> Path:
 
 @contextmanager
 def _renewed(folder: Path) -> Iterator[Path]:
-    """A context with a new empty folder, which replaces `folder` at the end, or is deleted after an error.
-
-    A folder that was a mirror, which may have rounds that were not copied, is kept as .<name>.old.
-    """
+    """A context with a new empty folder, which replaces `folder` at the end; a mirror is kept as .<name>.old."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     incoming = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
@@ -330,11 +317,18 @@ def refresh(folder: Path, url: str) -> None:
     Only the files that reports read are copied. No effect if the folder owns the URL or its state is there, or if no
     run was begun at the URL.
     """
-    storage, mirror = Storage(url), mirror_of(folder)
-    token = newest_token(storage, Owner.of(storage))
-    if token is not None and (mirror is None or mirror.token != token):
+    storage = Storage(url)
+    owner = Owner.of(storage)
+    begun = owner is not None or copy_token(storage) is not None
+    if begun and not _is_newest(folder, storage, owner):
         with _renewed(folder) as incoming:
             fetch(storage, incoming, complete=False)
+
+
+def _is_newest(folder: Path, storage: Storage, owner: Owner | None) -> bool:
+    """Whether a folder has the newest state of a run at a URL: it owns the URL, or else it was copied there."""
+    mirror = mirror_of(folder)
+    return mirror is not None and mirror.token == (copy_token(storage) if owner is None else owner.token)
 
 
 def mirror_of(folder: Path) -> Mirror | None:
@@ -349,10 +343,7 @@ def clear(url: str) -> None:
 
 
 def copy_again(folder: Path) -> str | None:
-    """Copies files that were added to a run's folder after its end, such as a report, to the run's URL.
-
-    Returns the URL; None if the folder has no mirror.
-    """
+    """Copies files that were added to a run's folder, such as a report, to its URL, and returns that; None: none."""
     mirror = mirror_of(folder)
     if mirror is None:
         return None
@@ -362,3 +353,36 @@ def copy_again(folder: Path) -> str | None:
     finally:
         mirror.release()
     return mirror.url
+
+
+# -- runs at URLs, read through temporary copies ----------------------------------------------------------------------
+
+
+def local_view(source: str | os.PathLike[str], complete: bool = False) -> Path:
+    """A folder with the files at a path or URL, for reading only: the path, or a copy deleted when the process ends.
+
+    complete: whether to copy checkpoints and parameters, too; otherwise only the files that reports read are copied.
+    """
+    if not is_url(source):
+        return Path(source)
+    url = str(source).rstrip("/")
+    view = Path(tempfile.mkdtemp(prefix="raylfl-")) / url.rpartition("/")[2]
+    atexit.register(shutil.rmtree, view.parent, ignore_errors=True)
+    _views[view] = url
+    view.mkdir()
+    fetch(Storage(url), view, complete)
+    return view
+
+
+def owner_of(path: Path) -> Owner | None:
+    """The process that executes the run of which `local_view` made this copy, or was killed there; None if none is."""
+    url = address(path)
+    return Owner.of(Storage(url)) if is_url(url) else None
+
+
+def address(path: Path) -> str:
+    """The URL from which `local_view` copied this folder; for a folder that is no copy, its path."""
+    for view, url in _views.items():
+        if path.is_relative_to(view):
+            return join(url, *path.relative_to(view).parts)
+    return str(path)

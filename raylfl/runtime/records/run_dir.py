@@ -23,18 +23,27 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from raylfl.config.formats import FORMAT, KEY
 from raylfl.config.groups.records import LoggingConfig
 from raylfl.config.groups.top import folder_name
-from raylfl.config.text import dump
+from raylfl.config.text import FORMAT, KEY, dump
 from raylfl.config.urls import join
 from raylfl.errors import BadConfig, RaylflError, Say
 from raylfl.runtime.records import mirror
-from raylfl.runtime.records.files import atomic_write, discard, read_plain, require_inside, separate
+from raylfl.runtime.records.files import (
+    Displaced,
+    Locks,
+    Prefix,
+    RecordFile,
+    atomic_write,
+    discard,
+    is_locked,
+    open_plain,
+    read_plain,
+    require_inside,
+    separate,
+)
 from raylfl.runtime.records.lines import jsonable, lines, parse_rows, read_rows
-from raylfl.runtime.records.locks import Locks, is_locked
 from raylfl.runtime.records.provenance import sign
-from raylfl.runtime.records.record_file import Displaced, Prefix, RecordFile, open_plain
 
 RECORDS = ("metrics.jsonl", "participation.jsonl", "topology.jsonl")
 DIRECTIONS = "directions.json"  # whether the metric objects that the module logs are better high or low
@@ -62,8 +71,8 @@ class RunDirectory:
     def create(base: Path, name: str, run_id: str | None, seed: int, url: str | None = None) -> RunDirectory:
         """Creates the run directory base/name/run_id and takes the run's lock.
 
-        run_id: if None, an id is made from date, time and seed. url: if not None, the run is copied to url/name/run_id.
-        Raises BadConfig if the directory cannot be written or the id exists.
+        run_id: None: date, time and seed. url: if not None, the run is copied to url/name/run_id. Raises BadConfig if
+        the directory cannot be written or the id exists.
         """
         folder_name("name", name)
         if run_id is not None:
@@ -88,11 +97,10 @@ class RunDirectory:
     # -- locks -----------------------------------------------------------------------------------------------
 
     def open(self, command: str | None = None) -> RunDirectory:
-        """Takes the run's lock; returns this object.
+        """Takes the run's lock, and replaces hard links by copies (`separate`); returns this object.
 
         command: the command that started the run, by default the command line of this process. Raises BadConfig if
-        another process holds the lock, the directory is read-only, or a symbolic link in it leads out of it. Files
-        that are hard links of others' files are replaced by copies (`separate`).
+        another process holds the lock, the directory is read-only, or a symbolic link in it leads out of it.
         """
         try:
             free = self._locks.take(".lock")
@@ -123,17 +131,12 @@ class RunDirectory:
         return str(self.path) if self.mirror is None else self.mirror.url
 
     def request_copy(self, say: Say, seldom: bool = False) -> None:
-        """Requests a copy of the files that have changed to the URL of the run; no effect for a run without a URL.
-
-        say: called with a warning if the storage has failed, which does not end the run. seldom: whether to copy only
-        if the last copy is at least half a minute old; for commits of rows without a new checkpoint. Raises Displaced
-        if another machine has taken over the run.
-        """
+        """Requests a copy of what has changed to the run's URL, if it has one: see `Mirror.commit`."""
         if self.mirror is not None:
             self.mirror.commit(say, seldom)
 
     def copy_to_url(self, say: Say) -> None:
-        """Copies the files that have changed to the URL of the run, and waits for the end; else as `request_copy`."""
+        """Copies what has changed to the run's URL, and waits for the end; else as `request_copy`."""
         if self.mirror is not None:
             self.mirror.complete(say)
 
@@ -151,7 +154,7 @@ class RunDirectory:
     def claim(self) -> None:
         """Takes the lock on writing rounds, and deletes temporary files of killed processes.
 
-        Waits while an earlier round loop still holds the lock; raises RaylflError after WAIT_SECONDS.
+        An earlier round loop may still hold the lock; raises RaylflError after WAIT_SECONDS.
         """
         deadline = time.monotonic() + WAIT_SECONDS
         try:
@@ -212,10 +215,7 @@ class RunDirectory:
     # -- records -------------------------------------------------------------------------------------------------
 
     def append(self, name: str, line: str) -> None:
-        """Appends a line (with its line end) to a record file such as metrics.jsonl, without buffering.
-
-        The line is written completely or not at all. Raises RaylflError if the disk is full.
-        """
+        """Appends a line to a record file such as metrics.jsonl, completely or not at all. Raises RaylflError."""
         try:
             self._record(name).append(line.encode())
         except OSError as error:
@@ -232,7 +232,7 @@ class RunDirectory:
         for file in self._files.values():
             file.sync()
         return {
-            name: self._record(name).prefix if self._holds(name) else Prefix()
+            name: self._record(name).prefix if self._holds(name) else Prefix.of(b"")
             for name in RECORDS
             if name != OF_GRAPHS or self._holds(name)
         }
@@ -243,8 +243,7 @@ class RunDirectory:
     def fault(self, name: str, size: int, sha256: str) -> str | None:
         """The fault in a record file, in words; None if the file still begins with its content at a checkpoint.
 
-        name: the file, such as metrics.jsonl. size: its size in bytes at the checkpoint. sha256: the checksum of these
-        bytes.
+        size: its size in bytes at the checkpoint. sha256: of these bytes.
         """
         data = read_plain(self.path / name)[:size]
         if damaged := parse_rows(data).damaged:
@@ -253,16 +252,8 @@ class RunDirectory:
             return f"{name} is damaged: its {'end is lost' if len(data) < size else 'content is not what was written'}"
         return None
 
-    def keep_damaged(self, name: str) -> None:
-        """Copies a damaged record file to damaged_<name>, before its rows are computed again."""
-        with suppress(OSError):
-            atomic_write(self.path / f"damaged_{name}", read_plain(self.path / name))
-
     def truncate(self, sizes: Mapping[str, int]) -> None:
-        """Cuts the record files to their sizes at a checkpoint.
-
-        sizes: name of a record file -> bytes; a file without an entry is emptied.
-        """
+        """Cuts the record files to these sizes in bytes; a file without an entry is emptied."""
         for name in filter(self._holds, RECORDS):
             try:
                 with os.fdopen(open_plain(self.path / name, os.O_RDWR), "r+b") as file:
@@ -296,12 +287,7 @@ class RunDirectory:
     def write_summary(self, summary: dict[str, Any]) -> None:
         self.write("summary.json", json.dumps(jsonable({**summary, "command": self.command}), indent=2) + "\n")
 
-    def mark_unfinished(self) -> None:
-        """Removes summary.json, the mark of a finished run, before more rounds are run; final.pt is not removed."""
-        (self.path / "summary.json").unlink(missing_ok=True)
-
     def write_error(self, name: str, error: OSError) -> RaylflError:
-        """The RaylflError for the file `name`, which could not be written because of `error`."""
         return RaylflError(
             f"{self.path / name} could not be written ({error.strerror}); the checkpoints are intact: "
             f"{remedy(error)}, then resume"
@@ -309,7 +295,7 @@ class RunDirectory:
 
 
 def _begun(path: Path, url: str) -> bool:
-    """Makes a new folder the owner of this URL; if there is a run at the URL, removes the folder and returns False."""
+    """Makes a new folder the owner of this URL; if that fails, or there is a run at the URL, removes the folder."""
     begun = False
     try:
         begun = mirror.begin(path, url, shlex.join(sys.argv))
@@ -330,12 +316,11 @@ def find_existing(logging: LoggingConfig, name: str) -> str | None:
 
 
 def id_exists(address: Path | str) -> BadConfig:
-    """The error for a run id that exists already.
-
-    address: the folder or URL of the run with this id.
-    """
-    hint = f"`raylfl resume {address}` continues it"
-    return BadConfig(f"logging.id={str(address).rpartition('/')[2]}: {address} exists and is never overwritten; {hint}")
+    """The error for a run id that exists already, in this folder or at this URL."""
+    id_ = str(address).rpartition("/")[2]
+    return BadConfig(
+        f"logging.id={id_}: {address} exists and is never overwritten; `raylfl resume {address}` continues it"
+    )
 
 
 def remedy(error: OSError) -> str:

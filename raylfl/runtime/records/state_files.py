@@ -1,29 +1,106 @@
-"""The state files of a checkpoint: conversion of a run's state to tensors on disk, and checks when they are read."""
+"""The files of a checkpoint: its manifest, and a run's state as tensors; both are checked when they are read."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import ConfigDict, Field, NonNegativeInt, StringConstraints, TypeAdapter, ValidationError
 from torch import Tensor
+from typing_extensions import TypedDict  # pydantic does not support Python 3.11's TypedDict
 
+from raylfl.config.text import refuse_other
 from raylfl.core.algorithm import ServerState, State
 from raylfl.core.client_rows import Table
 from raylfl.core.costs import Costs
 from raylfl.core.links import Links
 from raylfl.errors import headline
-from raylfl.runtime.records.manifest import Damaged
-from raylfl.runtime.records.record_file import open_plain
+from raylfl.runtime.records.files import open_plain, read_plain
 from raylfl.runtime.round.state import Average, FederationState
 from raylfl.runtime.workers.backend import Backend, Handle
 
 CHUNK_BYTES = 64 * 2**20  # largest size of the client states in one file, unless a single client has more
 NUMBERS = ("seconds", "computation_seconds", "last_finite_loss")
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Folder = Annotated[str, StringConstraints(pattern=r"^round_[0-9]{6,18}$")]
+StateFile = Annotated[str, StringConstraints(pattern=r"^(server|clients_[0-9]{3,9})\.pt$")]
+Record = Annotated[str, StringConstraints(pattern=r"^(metrics|participation|topology)\.jsonl$")]
+
+
+class Manifest(TypedDict):
+    """The content of manifest.json: the files of a checkpoint, the definition of its run, and the record files.
+
+    version: the number of the file format. round: the number of finished rounds. sha256: file of the checkpoint -> its
+    checksum. versions: package -> version. clients: name of a checkpoint -> the clients whose newest states it has.
+    records: record file -> its size in bytes when the checkpoint was written; records_sha256: record file -> the sha256
+    of these bytes.
+    """
+
+    __pydantic_config__ = ConfigDict(strict=True, extra="allow")  # type: ignore[misc]
+
+    version: int
+    round: NonNegativeInt
+    sha256: dict[StateFile, Sha256]
+    config_sha256: Sha256
+    partition_sha256: Sha256
+    device: str
+    versions: dict[str, str]
+    config: dict[str, Any]
+    records: dict[Record, NonNegativeInt]
+    records_sha256: dict[Record, Sha256]
+    clients: dict[Folder, Annotated[list[NonNegativeInt], Field(min_length=1)]]
+
+
+ADAPTER = TypeAdapter(Manifest)
+
+
+class Damaged(Exception):
+    """Raised for a checkpoint that cannot be used; the message names the file and its fault."""
+
+
+def folder_of(rounds: int) -> str:
+    """The name of the checkpoint after `rounds` rounds, and of its folder: `round_000100`."""
+    return f"round_{rounds:06d}"
+
+
+def encode(manifest: Mapping[str, Any]) -> str:
+    """The text of manifest.json: the manifest and its own checksum."""
+    return json.dumps({**manifest, "manifest_sha256": _checksum(manifest)})
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest in a checkpoint's folder. Raises Damaged with the first wrong key; BadConfig for another format."""
+    name = f"{folder.name}/manifest.json"
+    try:
+        content = json.loads(read_plain(folder / "manifest.json"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise Damaged(f"{name} cannot be read: {getattr(error, 'strerror', type(error).__name__)}") from error
+    if not isinstance(content, dict) or content.pop("manifest_sha256", None) != _checksum(content):
+        raise Damaged(f"{name} does not match its checksum")
+    if isinstance(content.get("version"), int):
+        refuse_other(content["version"], folder)
+    try:
+        manifest = ADAPTER.validate_python(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise Damaged(f"{name}: {key}: {first['msg']}") from None
+    if folder_of(manifest["round"]) != folder.name:
+        raise Damaged(f"{name}: it is of round {manifest['round']}")
+    return manifest
+
+
+def _checksum(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+# -- the state ----------------------------------------------------------------------------------------------------
 
 
 def server_blob(state: FederationState) -> dict[str, Any]:
@@ -43,11 +120,6 @@ def server_blob(state: FederationState) -> dict[str, Any]:
 def pack_server(server: ServerState) -> dict[str, Any]:
     """Converts a server state for torch.save: each `Table` becomes its state_dict, other values are unchanged."""
     return {k: {"table": v.state_dict()} if isinstance(v, Table) else v for k, v in server.items()}
-
-
-def unpack_server(packed: dict[str, Any]) -> ServerState:
-    """The inverse of `pack_server`."""
-    return {k: Table.from_state(v["table"]) if isinstance(v, dict) else v for k, v in packed.items()}
 
 
 def client_chunks(clients: Sequence[int], handles: dict[int, Handle], backend: Backend) -> Iterator[dict[str, Any]]:
@@ -103,23 +175,19 @@ def load_server(path: Path, fresh: FederationState, rounds: int) -> FederationSt
         _same_form(moments, fresh.moments, "moments")
         _same_form(blob["costs"], asdict(fresh.costs), "costs")
         numbers = {name: blob[name] for name in NUMBERS}
-        server, costs = unpack_server(blob["server"]), Costs(**blob["costs"])
+        packed, costs = blob["server"], Costs(**blob["costs"])
+        server = {k: Table.from_state(v["table"]) if isinstance(v, dict) else v for k, v in packed.items()}
         average = _average(blob["average"], fresh.average)
         links = Links.of_columns({name: values.numpy() for name, values in blob["links"].items()})
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, IndexError) as error:
-        raise Damaged(f"{_short_path(path)} does not fit this run: {_reason(error)}") from error
+        raise _unfit(path, error) from error
     return FederationState(
         rounds, server, blob["buffers"], {}, set(), costs, moments=moments, average=average, links=links, **numbers
     )
 
 
 def _average(saved: dict[str, Any] | None, fresh: Average | None) -> Average | None:
-    """The saved average of the iterates; None if this run cannot continue it.
-
-    saved: None if the checkpoint has no average. fresh: the run's average before round 0, None if the run measures no
-    average. The result is None if either is None, or if they have different rho (`Average`). Raises ValueError if the
-    shapes differ.
-    """
+    """The saved average of the iterates; None if this run measures none, or one with another rho."""
     if saved is None or fresh is None or saved["rho"] != fresh.rho:
         return None
     _same_form(saved, vars(fresh), "average")
@@ -129,32 +197,30 @@ def _average(saved: dict[str, Any] | None, fresh: Average | None) -> Average | N
 def load_clients(path: Path, chosen: set[int], fresh: State) -> Iterator[tuple[int, State]]:
     """Yields (client, state with rows [1, ...]) for each chosen client whose state is in a file of a checkpoint.
 
-    fresh: an initial client state, rows [1, ...], whose names and shapes the states must have. Raises Damaged
-    if the states do not fit or cannot be read.
+    fresh: an initial client state, rows [1, ...], whose form the states must have. Raises Damaged.
     """
     chunk = load(path, mmap=True)
     try:
         clients, states = chunk["clients"].tolist(), dict(chunk["states"])
         _same_form(states, {name: rows.expand(len(clients), *rows.shape[1:]) for name, rows in fresh.items()}, "states")
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise Damaged(f"{_short_path(path)} does not fit this run: {_reason(error)}") from error
+        raise _unfit(path, error) from error
     for row, client in enumerate(clients):
         if client in chosen:
             yield client, {name: rows[row : row + 1].clone() for name, rows in states.items()}
 
 
 def load(path: Path, mmap: bool = False) -> Any:
-    """The content of a file from torch.save.
+    """The content of a file from torch.save. Raises Damaged if it has anything but tensors and plain values.
 
-    Raises Damaged if the file cannot be read, or has anything but tensors and plain values. mmap: whether to map the
-    file into memory, so that a tensor is read from disk when it is used.
+    mmap: whether a tensor is read from disk only when it is used.
     """
     try:
         return torch.load(path, weights_only=True, mmap=mmap)
     except Exception as error:
         if isinstance(error, MemoryError) or "memory" in str(error):  # not a damaged file
             raise
-        raise Damaged(f"{_short_path(path)} cannot be read: {type(error).__name__}") from error
+        raise Damaged(f"{path.parent.name}/{path.name} cannot be read: {type(error).__name__}") from error
 
 
 def _same_form(value: Any, like: Any, name: str) -> None:
@@ -194,9 +260,6 @@ def _keys(value: Any) -> str:
     return ", ".join(sorted(map(str, value))) if isinstance(value, Mapping) and value else "nothing"
 
 
-def _reason(error: Exception) -> str:
-    return f"{error} is missing" if isinstance(error, KeyError) else headline(error)
-
-
-def _short_path(path: Path) -> str:
-    return f"{path.parent.name}/{path.name}"
+def _unfit(path: Path, error: Exception) -> Damaged:
+    reason = f"{error} is missing" if isinstance(error, KeyError) else headline(error)
+    return Damaged(f"{path.parent.name}/{path.name} does not fit this run: {reason}")

@@ -1,18 +1,27 @@
-"""Files below a URL, on any storage that fsspec supports; each failure is a StorageError that names a remedy."""
+"""Files below a URL, on any storage that fsspec supports, and which process and folder have the run there.
+
+Each failure of a storage is a StorageError that names a remedy.
+"""
 
 from __future__ import annotations
 
 import errno
+import json
+import os
+import platform
 import re
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
 from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
-from raylfl.errors import RaylflError, headline
+from raylfl.config.urls import check_url
+from raylfl.errors import BadConfig, RaylflError, headline
+from raylfl.runtime.records.files import atomic_write, read_plain
 
 SECONDS = 60.0  # longest wait for the storage to answer
 BYTES_PER_SECOND = 1e5  # slowest accepted transfer; sets the time limit of large files
@@ -20,6 +29,8 @@ WHOLE_OBJECTS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", 
 READABLE = (".yaml", ".json", ".jsonl", ".txt", ".csv")  # files that reports read
 BULKY = {"checkpoints", "report", "wandb"}  # folders that reports do not read
 ACCESS = re.compile("credential|auth|forbidden|denied", re.IGNORECASE)  # words of errors for want of access
+OWNER, COPY, STATE = ".owner.json", ".copy.json", ".mirror.json"
+Copied = dict[str, list[int] | None]  # size, time and inode of each file copied; None: unknown
 T = TypeVar("T")
 
 
@@ -48,7 +59,6 @@ class Storage:
         """The names of the files below the URL; empty if the URL does not exist."""
 
         def find(fs: Any, root: str) -> list[str]:
-            fs.invalidate_cache()
             return sorted(str(path).removeprefix(root).lstrip("/") for path in fs.find(root))
 
         return [name for name in self._call("listed", find) if not leads_outside(name)]
@@ -57,11 +67,9 @@ class Storage:
         """The content of a file; None if the file does not exist."""
 
         def content(fs: Any, root: str) -> bytes | None:
-            fs.invalidate_cache()
-            try:
+            with suppress(FileNotFoundError):
                 return bytes(fs.cat_file(f"{root}/{name}"))
-            except FileNotFoundError:
-                return None
+            return None
 
         return self._call("read", content)
 
@@ -72,13 +80,11 @@ class Storage:
         """
 
         def written(fs: Any, root: str) -> bool:
-            fs.invalidate_cache()
             self._make_folder(fs, f"{root}/{name}")
-            try:
+            with suppress(FileExistsError):
                 fs.pipe_file(f"{root}/{name}", content, mode="create")
-            except FileExistsError:
-                return False
-            return True
+                return True
+            return False
 
         return self._call("written", written)
 
@@ -95,11 +101,11 @@ class Storage:
             path = f"{root}/{name}"
             if _replaces_atomically(fs):
                 write(fs, path)
-                return
-            self._make_folder(fs, path)
-            folder, _, last = path.rpartition("/")
-            write(fs, aside := f"{folder}/.{last}.tmp")
-            fs.mv(aside, path)
+            else:
+                self._make_folder(fs, path)
+                folder, _, last = path.rpartition("/")
+                write(fs, aside := f"{folder}/.{last}.tmp")
+                fs.mv(aside, path)
 
         self._call("written", replace, size)
 
@@ -126,21 +132,24 @@ class Storage:
         self._call("written", remove)
 
     def _make_folder(self, fs: Any, path: str) -> None:
-        """Creates a file's folder, except on object storage, where this could create a mistyped bucket."""
-        if not _replaces_atomically(fs):
+        if not _replaces_atomically(fs):  # this could create a mistyped bucket
             fs.makedirs(path.rpartition("/")[0], exist_ok=True)
 
     def _call(self, what: str, work: Callable[[Any, str], T], size: int = 0) -> T:
         """The result of `work(fs, root)`: fs is fsspec's file system, root the path of the URL in it.
 
-        Raises StorageError if `work` fails or takes too long. what: the participle in the error message, such as
-        "read". size: bytes to transfer, which extend the time limit.
+        what: the participle in the error message. size: bytes to transfer, which extend the time limit.
         """
+
+        def call() -> T:
+            fs, root = self._file_system
+            fs.invalidate_cache()
+            return work(fs, root)
+
         try:
-            return within(SECONDS + size / BYTES_PER_SECOND, lambda: work(*self._file_system))
+            return within(SECONDS + size / BYTES_PER_SECOND, call)
         except Exception as error:
-            reason = headline(error)
-            raise StorageError(f"{self.url} cannot be {what} ({reason}): {remedy(self.url, error)}") from error
+            raise StorageError(f"{self.url} cannot be {what} ({headline(error)}): {remedy(self.url, error)}") from error
 
 
 def _replaces_atomically(fs: Any) -> bool:
@@ -187,26 +196,95 @@ def package_of(url: str) -> str:
     return module if module and module != "fsspec" else f"what this message names ({entry.get('err', 'see fsspec')})"
 
 
-def readable(name: PurePosixPath) -> bool:
-    """Whether reports read a file of this name."""
-    return name.suffix in READABLE and not BULKY & set(name.parts[:-1])
-
-
 def leads_outside(name: str) -> bool:
     """Whether a file's name relative to a folder or URL may lead out of it."""
     return name.startswith("/") or ".." in PurePosixPath(name).parts
 
 
 def fetch(storage: Storage, target: Path, complete: bool) -> None:
-    """Copies files from a storage into a folder, except hidden files.
+    """Copies files into a folder, except hidden ones and checkpoints whose copy to the URL was interrupted.
 
-    Checkpoints without a manifest are not copied: their copy to the URL was interrupted. complete: whether to copy all
-    files, or only those that reports read.
+    complete: whether to copy all files, or only those that reports read.
     """
     names = list(map(PurePosixPath, storage.names()))
     with_manifest = {path.parent for path in names if path.name == "manifest.json"}
     for path in names:
         cut_off = path.parent.parent.name == "checkpoints" and path.parent not in with_manifest
         hidden = any(part.startswith(".") for part in path.parts)
-        if not cut_off and not hidden and (complete or readable(path)):
+        read = path.suffix in READABLE and not BULKY & set(path.parts[:-1])  # by reports
+        if not cut_off and not hidden and (complete or read):
             storage.get(str(path), target / path)
+
+
+# -- owners -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Owner:
+    """The content of .owner.json: the process that executes a run at a URL, and the token of its local folder."""
+
+    token: str
+    command: str = ""
+    host: str = field(default_factory=platform.node)
+    process: int = field(default_factory=os.getpid)
+
+    def encode(self) -> bytes:
+        return (json.dumps(asdict(self)) + "\n").encode()
+
+    @staticmethod
+    def of(storage: Storage) -> Owner | None:
+        """The owner of the files in this storage; None if there is no owner. Raises BadConfig for a damaged file."""
+        content = storage.read(OWNER)
+        if content is None:
+            return None
+        try:
+            return Owner(**json.loads(content))
+        except (ValueError, TypeError, RecursionError):
+            raise BadConfig(f"{storage.url}/{OWNER} is damaged: delete it if no machine executes this run") from None
+
+
+@dataclass
+class MirrorState:
+    """The content of .mirror.json in a local folder: the run's URL, the folder's token and the copied files.
+
+    source: the token of the folder whose copy at the URL was fetched into this one; "" for a new run.
+    """
+
+    url: str
+    token: str
+    copied: Copied
+    source: str = ""
+
+    def write(self, folder: Path) -> None:
+        atomic_write(folder / STATE, json.dumps(asdict(self)))
+
+    @staticmethod
+    def read(folder: Path) -> MirrorState:
+        """Reads a folder's .mirror.json; raises BadConfig if it is damaged, or names files outside the URL."""
+        with suppress(OSError, ValueError, TypeError, AttributeError, RecursionError, BadConfig):
+            state = MirrorState(**json.loads(read_plain(folder / STATE)))
+            check_url(state.url)  # a path with `..` could name this folder as the staging folder of another URL
+            texts = isinstance(state.token, str) and isinstance(state.source, str)
+            stamps = all(stamp is None or len(stamp) == 3 for stamp in state.copied.values())
+            if texts and stamps and not any(map(leads_outside, state.copied)):
+                return state
+        raise BadConfig(
+            f"{folder / STATE} is damaged: resume the run by its URL, or delete the file to continue without a URL"
+        )
+
+
+def copy_token(storage: Storage) -> str | None:
+    """The token of the local folder from which the files in this storage were copied; None if there is none."""
+    content = storage.read(COPY)
+    try:
+        return None if content is None else str(json.loads(content)["token"])
+    except (ValueError, TypeError, KeyError):
+        return ""
+
+
+def in_use(url: str, owner: Owner, remedy: str | None = None) -> BadConfig:
+    """The error for a run at a URL that another process owns; remedy: what to do if the process has ended."""
+    return BadConfig(
+        f"{url} is in use by process {owner.process} on {owner.host} ({owner.command}): wait for it, or stop it first; "
+        f"if it has ended, {remedy or f'raylfl resume {url} --take-over'}"
+    )
