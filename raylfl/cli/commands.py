@@ -128,10 +128,7 @@ def _seeds(text: str | None) -> list[int]:
 
 
 def _write_report(paths: Sequence[Path], out: Path, **choices: Any) -> None:
-    """Writes the report of these runs into the folder `out`, and prints the report's main tables.
-
-    choices: keyword arguments of `raylfl.report.page.content_of`, such as `target`.
-    """
+    """Writes the report of these runs (`raylfl.report.page.content_of`), and prints its main tables."""
     from raylfl.python.console import print_table, say, shown, working
     from raylfl.report.page import content_of, shown_tables, write_page
     from raylfl.report.render import to_rich

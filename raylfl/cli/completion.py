@@ -26,10 +26,7 @@ SCRIPT = Template((TEMPLATES / "completion.sh.txt").read_text("utf-8"))
 
 
 def script(shell: str, parser: argparse.ArgumentParser) -> str:
-    """The completion script of a shell (bash or zsh), for the commands of `parser`.
-
-    zsh runs the bash script by its `bashcompinit`.
-    """
+    """The completion script of bash or zsh, which runs that of bash by its `bashcompinit`."""
     group = next(action for action in parser._actions if isinstance(action.choices, dict))
     commands: dict[str, argparse.ArgumentParser] = dict(group.choices or {})
     values = {f"{group}|{group}.name": registry.names() for group, registry in REGISTRIES.items()}
@@ -45,11 +42,7 @@ def script(shell: str, parser: argparse.ArgumentParser) -> str:
 
 
 def _case(name: str, parser: argparse.ArgumentParser) -> str:
-    """The `case` branch of the script for one command.
-
-    Options are candidates at any position. The first argument is completed with names of configs or with fixed words
-    of the command, such as `bash` and `zsh`. Later arguments of a command that reads a config are completed with keys.
-    """
+    """The `case` branch of the script for one command: options anywhere, configs or fixed words first, then keys."""
     options = _quoted(sorted(option for option in parser._option_string_actions if option.startswith("--")))
     first, later = "''", "''"
     if getattr(parser, "takes_config", False):
@@ -69,10 +62,7 @@ def _case(name: str, parser: argparse.ArgumentParser) -> str:
 
 
 def _keys() -> list[str]:
-    """Dotted keys of the config, each with a trailing `=`.
-
-    Named groups contribute `name`, `class_path` and the options of all their components.
-    """
+    """Dotted keys of the config, each with a trailing `=`; of named groups, the options of all their components."""
     keys = [*keys_of(TopConfig), "base"]
     keys += [f"{group}.{key}" for group, cls in FIXED_GROUPS.items() for key in keys_of(cls)]
     keys += [f"local.lr_schedule.{field.name}" for field in fields(Schedule)]

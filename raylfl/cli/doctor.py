@@ -46,10 +46,7 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the output of `raylfl doctor`.
-
-    remedy: the command or setting that corrects the fault; empty if there is no fault, or no remedy is known.
-    """
+    """One line of the output of `raylfl doctor`; remedy: the command or setting that corrects the fault, if known."""
 
     state: State
     subject: str

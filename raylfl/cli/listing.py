@@ -22,10 +22,7 @@ DATA_ATTRIBUTES = {"train_dataset", "train_dataloader"}  # a class with one of t
 
 
 def list_kind(kind: str, with_title: bool) -> None:
-    """Prints a table of the components of a kind: name, summary, and paper or package.
-
-    For a kind of configs, such as `presets`, the table has only names and summaries.
-    """
+    """Prints a table of the components or configs of a kind: name, summary, and paper or package."""
     table = _table(kind if with_title else None)
     if kind in FOLDERS:
         for name in config_names(FOLDERS[kind]):
@@ -41,11 +38,7 @@ def list_kind(kind: str, with_title: bool) -> None:
 
 
 def list_own(path: str) -> None:
-    """Prints class path, summary, kind, file and options of your own components.
-
-    path: a module, for all components that it defines, or one class (`mine.FedCM`). Raises BadConfig if no component is
-    found.
-    """
+    """Prints your own components with their options: one class (`mine.FedCM`), or all of a module. Raises BadConfig."""
     found = list(_components(path))
     if not found:
         raise BadConfig(f"list {path}: no component found; docs/plugins.md says which classes are components")

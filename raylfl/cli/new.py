@@ -23,8 +23,7 @@ FILES = {"{module}.py": "py", "{module}.yaml": "yaml", "test_{module}.py": "test
 def new(kind: str, name: str, folder: Path) -> list[Path]:
     """Writes the files of a new component of this kind into the folder and returns their paths.
 
-    kind: one of `KINDS`. name: the name of the class. Raises BadConfig if a file exists, if the name is not a class
-    name such as FedCM, or if the new module would hide an existing one.
+    name: that of the class, such as FedCM. Raises BadConfig if a file exists, or would hide an existing module.
     """
     if not name.isidentifier() or keyword.iskeyword(name) or not name[0].isupper():
         raise BadConfig(f"new {kind} {name}: the name of a class is needed, such as FedCM")

@@ -69,10 +69,7 @@ def ours(module: str) -> bool:
 
 
 def require(*modules: str, what: str, instead: str = "") -> None:
-    """Checks that these modules are installed; raises MissingExtra if one is not.
-
-    what: the feature that needs them, such as `data.name=digits`; instead: an alternative without them.
-    """
+    """Raises MissingExtra if a module is not installed, with the feature that needs it and an alternative."""
     for module in modules:
         if not installed(module):
             other = f", or {instead}" if instead else ""
@@ -90,10 +87,7 @@ def installed(module: str) -> bool:
 
 
 def missing_package(module: str, python: str) -> str:
-    """The error message for a module that is not installed, with a remedy.
-
-    python: text for the message that says which Python lacks the module, such as "the cluster's Python".
-    """
+    """The message, with a remedy, for a module that this Python lacks: "the cluster's Python", for example."""
     if not ours(module):
         return (
             f"No module named '{module}' in {python}: set PYTHONPATH on every node, or submit a job, which uploads the "

@@ -99,10 +99,7 @@ def _hints(cls: Any) -> dict[str, Any]:
 
 
 def inherited(hint: Any, before: Any) -> Any:
-    """The type of a field that a subclass declares again: `hint`, with the limits of `before` if it has none itself.
-
-    before: the type that the parent class declares.
-    """
+    """The type of a field that a subclass declares again: `hint`, or without limits of its own, with the parent's."""
     if any(get_origin(part) is Annotated for part in _parts(hint)):
         return hint
     limits = next((get_args(part)[1:] for part in _parts(before) if get_origin(part) is Annotated), ())
@@ -190,11 +187,7 @@ def _adapter(hint: Any) -> TypeAdapter[Any]:
 
 
 def _kinds(hint: Any) -> set[Any]:
-    """The plain types (int, float, str, None) that a declared type allows.
-
-    Any other type, such as Any, a Literal or a list, gives bool: `fitting` then leaves it to pydantic whether a bool
-    fits the type.
-    """
+    """The plain types (int, float, str, None) that a declared type allows; bool leaves any other to pydantic."""
     origin = get_origin(hint)
     if origin is Annotated:
         return _kinds(get_args(hint)[0])

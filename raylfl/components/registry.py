@@ -106,10 +106,7 @@ class Registry(Generic[T]):
         self._entries: dict[str, Entry[T]] = {}  # entries of imported classes
 
     def register(self, name: str, paper: str = "") -> Callable[[type[T]], type[T]]:
-        """A class decorator that registers the class. Raises ValueError if the name is taken.
-
-        The summary of the class is the first line of its docstring.
-        """
+        """A class decorator that registers the class. Raises ValueError if the name is taken."""
 
         def add(cls: type[T]) -> type[T]:
             taken = name in self._entries and self._entries[name].cls.__qualname__ != cls.__qualname__
@@ -146,11 +143,7 @@ class Registry(Generic[T]):
         return [plugin for name, found in plugins(self.kind).items() if name in own for plugin in found]
 
     def _plugin(self, found: list[Plugin]) -> Entry[T]:
-        """The entry for a name that plug-ins declare.
-
-        found: the plug-ins of this name, usually one. The entry's `load` raises BadValue if there are several, or if
-        the class cannot be imported or used.
-        """
+        """The entry of plug-ins with one name, usually one; `load` raises BadValue for several and unusable ones."""
         name, origin = found[0].name, " and ".join(plugin.origin for plugin in found)
 
         def load() -> type[T]:
@@ -194,10 +187,7 @@ class Registry(Generic[T]):
         return entries[name]
 
     def find(self, options: Mapping[str, Any], place: str) -> type[T]:
-        """The class that `class_path` or `name` in the options selects; a name with a dot is also a class path.
-
-        place: the config group, with which the key of a BadValue begins.
-        """
+        """The class that `class_path` or `name` selects; a name with a dot is a class path. Raises BadValue."""
         name, path = options.get("name"), options.get("class_path")
         if path is None and "." not in str(name):
             try:
@@ -211,7 +201,7 @@ class Registry(Generic[T]):
         """The class selected by `find`, and the keys (`name`, perhaps `class_path`) that select it in any process.
 
         With a class_path, `name` is only the label of the class in tables and legends. A class registered outside
-        raylfl gets its import path as class_path. place: as in `find`. Raises BadValue.
+        raylfl gets its import path as class_path. Raises BadValue.
         """
         name, path, cls = options.get("name"), options.get("class_path"), self.find(options, place)
         if path is None and "." not in str(name):
@@ -226,10 +216,7 @@ class Registry(Generic[T]):
         return cls, {"name": label, "class_path": str(path)}
 
     def _derived(self, cls: Any, key: str, value: str) -> type[T]:
-        """The class itself, if it is a dataclass derived from `base`, without abstract methods; else raises BadValue.
-
-        Any class is returned if `base` is None. key, value: the setting that selects the class.
-        """
+        """The class, if it is a dataclass derived from `base`, without abstract methods. Raises BadValue."""
         if self.base is None:
             return cls  # type: ignore[no-any-return]
         base = self.base()

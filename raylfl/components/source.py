@@ -22,10 +22,7 @@ KNOWN = {**vars(typing), **vars(options)}  # names that an option's type may use
 
 @dataclass(frozen=True)
 class Declared:
-    """A class that a source file registers by the decorator `@REGISTRY.register("name", paper=...)`.
-
-    node: the class definition in the syntax tree of the module.
-    """
+    """A class that a source file registers by `@REGISTRY.register("name", paper=...)`; node: its definition."""
 
     name: str
     paper: str
@@ -37,10 +34,7 @@ class Declared:
         return first_line(ast.get_docstring(self.node))
 
     def options(self) -> dict[str, Any] | None:
-        """Option -> declared type; None if the class accepts any option.
-
-        Options are the arguments of `__init__`, or the fields of a dataclass, including inherited fields.
-        """
+        """Option -> declared type, of arguments of `__init__` or fields of a dataclass; None: it accepts any option."""
         line = list(_ancestry(self.module, self.node))
         for place, owner in line:
             for part in owner.body:
@@ -71,10 +65,7 @@ def registered(package: str) -> Iterator[Declared]:
 
 
 def _fields(line: Iterable[tuple[str, ast.ClassDef]]) -> Iterator[tuple[str, ast.AnnAssign]]:
-    """Pairs (module, declaration) of every field of a dataclass; fields of base classes come first.
-
-    line: the class and its base classes, as the pairs of `_ancestry`.
-    """
+    """Pairs (module, declaration) of every field of a dataclass; those of base classes come first."""
     for place, owner in reversed(list(line)):
         if any("dataclass" in ast.unparse(decorator) for decorator in owner.decorator_list):
             for part in owner.body:
@@ -120,10 +111,7 @@ def _path(module: str) -> Path:
 
 
 def _type(annotation: ast.expr | None, module: str) -> Any:
-    """The type that an annotation in this module declares; Any if it cannot be resolved without an import.
-
-    Aliases such as `Rule = Literal[...]` are looked up in the module and in the modules of raylfl that it imports from.
-    """
+    """The type of an annotation in this module, with aliases of raylfl's modules; Any if it needs an import."""
     known = dict(KNOWN)
     for _ in range(10):
         try:

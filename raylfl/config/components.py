@@ -20,10 +20,7 @@ def keys_of(cls: type) -> dict[str, str]:
 
 
 def unknown_key(key: str, keys: Iterable[str], dotted_key: str = "") -> BadConfig:
-    """The error for a key that is not one of `keys`, with the nearest known key.
-
-    If the key contains a colon, such as `name:iid` in {name:iid}, the remedy is a blank after the colon.
-    """
+    """The error for a key that is not one of `keys`, with the nearest known key, or a missing blank after a colon."""
     prefix = f"{dotted_key}." if dotted_key else ""
     names = sorted(keys)
     way_out = did_you_mean(key, names, f"known here: {', '.join(names) or 'nothing'}", place=prefix)
@@ -33,10 +30,7 @@ def unknown_key(key: str, keys: Iterable[str], dotted_key: str = "") -> BadConfi
 
 
 def make_typed(cls: type[T], options: Mapping[str, Any], dotted_key: str = "") -> T:
-    """An instance of the dataclass `cls` from config keys and values. Raises BadConfig that lists every mistake.
-
-    dotted_key: the key of the options in the config, such as `eval.every`, for messages.
-    """
+    """An instance of a dataclass from config keys and values. Raises BadConfig that lists every mistake."""
     keys, hints = keys_of(cls), hints_of(cls)
     values, problems = convert_options({key: hints[name] for key, name in keys.items()}, options, dotted_key)
     if not problems:
@@ -52,10 +46,7 @@ def make_typed(cls: type[T], options: Mapping[str, Any], dotted_key: str = "") -
 def convert_options(
     hints: Mapping[str, Any], options: Mapping[str, Any], dotted_key: str = ""
 ) -> tuple[dict[str, Any], list[str]]:
-    """Converts options to their types; returns (converted options, error messages for unknown keys and bad values).
-
-    hints: key -> type. dotted_key: the key of the options in the config, for messages.
-    """
+    """The options (key -> value) converted to their types, and messages for unknown keys and bad values."""
     values: dict[str, Any] = {}
     problems: list[str] = []
     for key, value in options.items():
@@ -82,11 +73,10 @@ def _convert(hint: Any, value: Any, dotted_key: str) -> Any:
 def mistakes(
     registry: Registry[Any], choice: Mapping[str, Any], options: Mapping[str, Any], dotted_key: str, inner: str = ""
 ) -> list[str]:
-    """Error messages for an unknown name, unknown keys and wrong types, found without importing the component's class.
+    """Messages for an unknown name, unknown keys and wrong types, found without importing the component's class.
 
-    choice: a mapping with `name` or `class_path`. dotted_key: the key of the component in the config. inner: the key
-    that contains the options, such as init_args; empty: the options are beside the name. The options of a plug-in and
-    of a class selected by class_path are checked when the component is built: they give no messages.
+    inner: the key that contains the options, such as init_args; empty: they are beside the name. The options of a plug-
+    in and of a class selected by class_path are checked when the component is built: they give no messages.
     """
     name = str(choice.get("name"))
     if choice.get("class_path") is not None or "." in name:
@@ -110,8 +100,8 @@ def options_of(component: Any) -> dict[str, Any]:
 def constructor_options(component: Any, config_options: Mapping[str, Any]) -> dict[str, Any]:
     """The options from which an equal component can be made: `options_of`, unless the class changes its own options.
 
-    If a class outside raylfl computes an option from itself in `__post_init__`, they are the given options, converted
-    to their types, and defaults. config_options: config key -> value.
+    If a class outside raylfl does so in `__post_init__`, they are the given options, converted to their types, and
+    defaults.
     """
     options, cls = options_of(component), type(component)
     if cls.__module__.partition(".")[0] == "raylfl" or changed_option(component) is None:
@@ -126,10 +116,7 @@ def constructor_options(component: Any, config_options: Mapping[str, Any]) -> di
 
 
 def changed_option(component: Any) -> str | None:
-    """The config key of an option that differs in a second instance made from the component's options.
-
-    None if all options of the two instances are equal, as they should be.
-    """
+    """The key of an option that differs in a second instance made from the component's options; None if none does."""
     options, cls = options_of(component), type(component)
     try:
         again = options_of(cls(**{name: getattr(component, name) for name in keys_of(cls).values()}))
@@ -173,10 +160,7 @@ def name_of(factory: Any) -> str:
 def check_arguments(
     cls: Callable[..., Any], init_args: Mapping[str, Any], dotted_key: str, complete: bool = True
 ) -> None:
-    """Checks the names in init_args against the signature of the class or function.
-
-    Raises BadConfig for unknown arguments and, if `complete`, for missing ones.
-    """
+    """Raises BadConfig for names in init_args that the class or function lacks and, if `complete`, for missing ones."""
     parameters = inspect.signature(cls).parameters
     if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         for key in init_args:

@@ -32,10 +32,7 @@ def config_names(folder: str | None = None) -> list[str]:
 
 
 def summary_of(path: Path) -> str:
-    """The summary of a config file: its first comment that is not a `raylfl` command.
-
-    The comment ends at a blank line, or at a line that ends in `.` or `:`.
-    """
+    """The summary of a config file: its first comment that is no command, to a blank line or a final `.` or `:`."""
     lines: list[str] = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         text = line.lstrip("# ").rstrip()
@@ -47,10 +44,9 @@ def summary_of(path: Path) -> str:
 
 
 def find_config(name: str | Path, beside: Path | None = None) -> Path:
-    """The config file of a path or bare name (`digits`, `algorithm/focus`); the ending .yaml may be left out.
+    """The config file of a path or name (`digits`, `algorithm/focus`), without .yaml if you like, first in `beside`.
 
-    beside: the folder in which the name is looked up first. Raises BadConfig, with the nearest known name, if there is
-    no such file.
+    Raises BadConfig, with the nearest known name, if there is no such file.
     """
     text = str(name)
     options = [Path(text)] if beside is None else [beside / text, Path(text)]

@@ -105,10 +105,7 @@ def fingerprint_of_config(resolved: Mapping[str, Any]) -> str:
 
 
 def refuse_changes(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> None:
-    """Checks that a resumed run keeps the keys that define it, except that `rounds` may grow.
-
-    Raises BadConfig that names the changed keys.
-    """
+    """Raises BadConfig with the keys that a resumed run must keep and that would change; `rounds` may grow."""
     changed = list(_differing(defining(earlier), defining(later)))
     if changed:
         pairs = ", ".join(f"{key}: {old} -> {new}" for key, old, new in changed)

@@ -36,10 +36,7 @@ def config_schema() -> Schema:
 
 
 def keys_schema(cls: type, **more: Schema) -> Schema:
-    """The schema of a group of keys, from the fields of a dataclass.
-
-    more: key -> schema, for keys that are no fields, or in place of the schema of a field.
-    """
+    """The schema of a group of keys, from the fields of a dataclass, with further or other schemas by key (`more`)."""
     hints = hints_of(cls)
     return _object({key: hints[name] for key, name in keys_of(cls).items()}, (cls.__doc__ or "").strip(), **more)
 
@@ -67,10 +64,7 @@ def _schema_of_fixed(cls: type, group: str) -> Schema:
 
 
 def _schema_of_named(group: str, inner: str | None = None) -> Schema:
-    """The schema of a group that selects a component: its name alone, its name with options, or a class_path.
-
-    inner: the key that contains the options; None: they are beside the name.
-    """
+    """The schema of a group that selects a component, with its options beside the name or under the key `inner`."""
     forms: list[Schema] = [{"enum": REGISTRIES[group].names()}]
     for entry in REGISTRIES[group]:
         options = _object(entry.options() or {}, entry.summary)

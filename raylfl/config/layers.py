@@ -39,10 +39,7 @@ QUOTES = "quote arguments with blanks, brackets or braces: 'local.steps={uniform
 
 
 def file_layers(path: Path, chain: tuple[Path, ...] = ()) -> list[dict[str, Any]]:
-    """The layers of a config file: first the layers of its bases, then its own.
-
-    chain: the files whose `base` led to this file. Raises BadConfig if this file is one of them.
-    """
+    """The layers of a config file: first those of its bases, then its own; chain: the files whose `base` led to it."""
     if path in chain:
         raise BadConfig(f"base: the files include each other: {' -> '.join(p.name for p in (*chain, path))}")
     return with_bases(content_of(path), path.parent, (*chain, path))
@@ -60,10 +57,7 @@ def content_of(path: Path) -> dict[str, Any]:
 
 
 def with_bases(content: Mapping[str, Any], folder: Path, chain: tuple[Path, ...] = ()) -> list[dict[str, Any]]:
-    """The layers of the configs named in `base`, then one layer with the other keys of the content.
-
-    folder: the folder in which bases are looked up first. chain: the files whose `base` led to this content.
-    """
+    """The layers of the configs named in `base`, first looked up in `folder`, then one with the other keys."""
     content = tree(((key,), value) for key, value in content.items())
     refuse_other(content.pop(KEY, FORMAT), chain[-1] if chain else "the config")
     bases = content.pop("base", None) or []
@@ -113,10 +107,9 @@ def tree(items: Iterable[tuple[KeyPath, Any]]) -> dict[str, Any]:
 
 
 def _spread(path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:
-    """Splits a mapping at a key path in `MERGED` into (path, value) pairs, one per key, recursively.
+    """The (path, value) pairs of a mapping at a key path in `MERGED`, one per key, recursively; else one pair.
 
-    Any other value gives one pair, but null for a whole group gives no pair. A string at a key path in `NAMED` becomes
-    the value of the key `name`.
+    null for a whole group gives no pair. A string at a key path in `NAMED` becomes the value of the key `name`.
     """
     if path in NAMED and isinstance(value, str):
         yield (*path, "name"), value  # `model: lenet5`

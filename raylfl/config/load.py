@@ -82,10 +82,7 @@ def load_configs(
     variants: Sequence[tuple[Sequence[str], ObjectLayer | None]],
     check: Callable[[dict[str, Any]], None] | None = None,
 ) -> list[Config]:
-    """Loads several variants of one config, each given as (overrides, objects passed from Python).
-
-    All variants are checked before the first class is imported; check: as in `load_config`. Raises BadConfig.
-    """
+    """Loads several variants of one config, each given as (overrides, object layer): see `load_config`."""
     composed = [
         (compose(source, overrides, object_layer), object_layer or ObjectLayer())
         for overrides, object_layer in variants
@@ -138,10 +135,7 @@ def resolve_interpolations(merged: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_secrets(value: Any, dotted_key: str = "") -> None:
-    """Checks the environment variables in `${oc.env:...}`; raises BadConfig if a name looks like that of a secret.
-
-    dotted_key: the dotted key of the value, for the message.
-    """
+    """Raises BadConfig if the name of an environment variable in `${oc.env:...}` looks like that of a secret."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             refuse_secrets(inner, f"{dotted_key}.{key}" if dotted_key else str(key))
@@ -208,9 +202,8 @@ def _target(path: str | None, dotted_key: str) -> Any:
 def typed_groups(merged: Mapping[str, Any]) -> dict[str, Any]:
     """Typed objects by name: `top` for the top-level keys, and one for each fixed group (`FIXED_GROUPS`).
 
-    The options of shipped components are checked as well, from source text: neither torch nor Ray is imported. Options
-    of plug-ins, and of components given by `class_path`, are checked when the component is built. Raises BadConfig
-    with all mistakes.
+    Options of shipped components are checked as well, from source text: neither torch nor Ray is imported. Raises
+    BadConfig with all mistakes.
     """
     top_keys = keys_of(TopConfig)
     problems = [

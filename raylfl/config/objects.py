@@ -46,21 +46,17 @@ GROUPS = tuple(Objects.__annotations__)
 
 @dataclass(frozen=True)
 class ObjectLayer:
-    """Objects passed from Python, converted to a config layer.
-
-    objects: class path -> object, for the objects that no other process can import.
-    """
+    """Objects passed from Python as a config layer; objects: class path -> object that no other process can import."""
 
     layer: Layer = field(default_factory=dict)
     objects: dict[str, Any] = field(default_factory=dict)
 
 
 def object_layer(objects: Mapping[str, Any], paths: Mapping[str, str] | None = None) -> ObjectLayer:
-    """Converts objects (config group -> object) to a config layer.
+    """Converts objects (config group -> object) to a config layer; a string or a mapping is used as it is.
 
-    A string or a mapping is used as it is; None is ignored. paths: for a resumed run, config group -> class path of the
-    group's object in the saved config. Raises BadConfig for an unknown group or an object that no config entry can
-    represent.
+    paths: for a resumed run, config group -> class path of the group's object in the saved config. Raises BadConfig for
+    an unknown group or an object that no config entry can represent.
     """
     out = ObjectLayer()
     for group in objects:
@@ -83,10 +79,7 @@ def object_layer(objects: Mapping[str, Any], paths: Mapping[str, str] | None = N
 
 
 def _entry_of(group: str, value: Any, objects: dict[str, Any], path: str | None) -> Layer:
-    """The config entry of an object of this group. An object that is not importable is added to `objects`, in place.
-
-    path: the class path that the object had before its run was resumed, if any.
-    """
+    """The config entry of an object, added to `objects` if not importable; path: its class path before a resume."""
     if group not in NAMED_GROUPS and group != "availability":
         return _entry_by_name(group, value, objects, path)
     config_group = "participation" if group == "availability" else group
@@ -113,11 +106,7 @@ def _entry_of(group: str, value: Any, objects: dict[str, Any], path: str | None)
 
 
 def _entry_by_name(group: str, value: Any, objects: dict[str, Any], path: str | None) -> Layer:
-    """The config entry {name: ...} or {class_path: ...} of an object.
-
-    An object that is not importable is added to `objects` under its class path: `path` if given, which comes from the
-    saved config of a resumed run, otherwise a made-up one (`path_of`).
-    """
+    """The config entry {name: ...} or {class_path: ...} of an object; arguments as of `_entry_of`."""
     name = REGISTRIES[group].name_of(value) if isinstance(value, type) else None
     if name is not None and value.__module__.partition(".")[0] == "raylfl":
         return {"name": name}
@@ -132,10 +121,7 @@ def is_factory(value: Any) -> bool:
 
 
 def path_of(value: Any) -> str:
-    """The class path of an object in a config.
-
-    For an instance, a partial, a lambda or a local function it ends in a digest of the content: these share names.
-    """
+    """The class path of an object in a config; with a digest of the content for those that share names."""
     if inspect.isfunction(value) and "<" in value.__qualname__:
         cells = [cell.cell_contents for cell in value.__closure__ or ()]
         content = code_content(value.__code__), cells, value.__defaults__, value.__kwdefaults__
@@ -184,10 +170,7 @@ def can_import(path: str, group: str) -> bool:
 
 
 def passing(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Class path -> class or object, for the components that other processes cannot import.
-
-    parts: config group -> its typed options or its component.
-    """
+    """Class path -> class or object, for the components (by config group) that other processes cannot import."""
     objects: dict[str, Any] = {}
     for group in NAMED_GROUPS:
         components = [parts[group], getattr(parts[group], "_process", None)]

@@ -78,10 +78,9 @@ def _load(text: str) -> Any:
 
 
 def _check_size(node: yaml.Node | None, sizes: dict[int, int], depth: int) -> int:
-    """The number of values in a node, with aliases expanded.
+    """The number of values in a node, with aliases expanded. Raises YAMLError.
 
-    Raises YAMLError if there are more than MAX_VALUES, if lists and mappings are nested deeper than `depth`, or if a
-    key occurs twice. sizes: id of a node -> its number of values, for the nodes counted so far; extended in place.
+    sizes: id of a node -> its number of values, for the nodes counted so far; extended in place.
     """
     if not isinstance(node, yaml.CollectionNode):
         return 1

@@ -34,8 +34,8 @@ DEFAULT_CLIENTS = 10  # N if neither the config nor the partition gives it
 def known_optimum(data: Any, weights: np.ndarray, natural: bool) -> Optimum | None:
     """The optimum from `data.optimum(weights)`, or from `data.optimum()` if it takes no weights; None if undefined.
 
-    weights: importance weights of the clients [N]. natural: whether the data define the clients (`partition: natural`).
-    If `natural` is false, an optimum that depends on the weights is not used, and None is returned.
+    weights: of the clients [N]. natural: whether the data define the clients; an optimum that depends on weights needs
+    that.
     """
     optimum = getattr(data, "optimum", None)
     if optimum is None:
@@ -51,10 +51,7 @@ def known_optimum(data: Any, weights: np.ndarray, natural: bool) -> Optimum | No
 
 
 def fitted_model(config: Config, data: Any) -> ModelConfig:
-    """The config of the model; a shipped model gets missing arguments (in_shape, num_classes, dim) from the data.
-
-    These arguments are also written into `config`, in place.
-    """
+    """The config of the model; a shipped one gets missing arguments (in_shape, dim, ...) from the data, in place."""
     if config.model.name is None:
         return config.model
     from raylfl.models.base import fitted_args
@@ -176,10 +173,7 @@ def make_split(config: Config, source: LoadedData) -> Split:
 
 
 def check_algorithm(config: Config, world: RunContext, merged: bool) -> list[str]:
-    """Warnings about assumptions of the algorithm that the config violates, and about options without effect.
-
-    Raises BadConfig if the algorithm cannot run. merged: whether a single client trains on the data of all clients.
-    """
+    """Warnings about violated assumptions of the algorithm and options without effect; BadConfig if it cannot run."""
     algorithm, name = config.algorithm, config.resolved["algorithm"]["name"]
     participation, link = config.resolved["participation"]["name"], config.resolved["link"]["name"]
     warnings = []
@@ -211,10 +205,7 @@ def check_algorithm(config: Config, world: RunContext, merged: bool) -> list[str
 
 
 def check_topology(config: Config, world: RunContext) -> list[str]:
-    """Warnings if the algorithm does not use the graph, or does not minimise F on this graph.
-
-    Raises BadConfig if the algorithm cannot run on the graph.
-    """
+    """Warnings if the algorithm does not use the graph, or does not minimise F on it; BadConfig if it cannot run."""
     algorithm, graph = config.algorithm, config.topology
     name, chosen = config.resolved["algorithm"]["name"], config.resolved["topology"]["name"]
     if not algorithm.pattern.peers:
@@ -257,11 +248,8 @@ def obstacle(algorithm: Algorithm, merged: bool) -> str | None:
 def assigns_clients(runtime: RuntimeConfig, by_index: bool, apart: bool, impossible: str | None) -> bool:
     """Whether each client is pinned to one worker, whatever their number. Raises BadConfig if this is impossible.
 
-    `placement: auto` pins clients whose samples are read by index, if pinning is possible. Clients whose samples are
-    read by index are trained one by one, pinned or not: `auto` does not change the bits of a run.
-
-    by_index: whether samples are read by index from files. apart: whether the clients' samples are on certain nodes
-    only. impossible: the `obstacle` of the algorithm.
+    `placement: auto` pins clients whose samples are read by index, which are trained one by one, pinned or not: it does
+    not change the bits of a run. apart: whether the samples are on certain nodes only. impossible: the `obstacle`.
     """
     chosen = runtime.placement
     if chosen == "pinned":

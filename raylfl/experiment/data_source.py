@@ -78,11 +78,7 @@ class LoadedData:
 
 
 def class_of(config: Config, group: str) -> Any:
-    """The class of the model or the data; if an object was passed from Python instead of a class, that object.
-
-    The object is a factory function or an instance. group: `model` or `data`. Raises BadConfig if the class cannot be
-    imported.
-    """
+    """The class of the group (`model` or `data`), or the factory or instance passed from Python. Raises BadConfig."""
     component = getattr(config, group)
     if component.target is not None:
         return component.target
@@ -158,20 +154,16 @@ def _of_set(dataset: Any, name: str) -> Any:
 
 
 def _measured_on(data: Any, kind: str, transform: Any, warnings: list[str]) -> SampleSet | None:
-    """The test set (kind: test) or validation set (kind: val); None if the set is not defined or empty.
-
-    transform: applied to the inputs. data, warnings: as in `_offered`.
-    """
+    """The test set (kind: test) or validation set (kind: val); None if the set is not defined or empty."""
     dataset, collate = _offered(data, kind, warnings)
     return SampleSet.of(dataset, transform, None, collate) if dataset is not None and len(dataset) else None
 
 
 def _offered(data: Any, kind: str, warnings: list[str]) -> tuple[Any, Collate | None]:
-    """Returns the data set and the collate function for `kind` (train, test or val), each None if it is not defined.
+    """The data set and the collate function for `kind` (train, test or val), each None if it is not defined.
 
-    The data set is `<kind>_dataset`, or else the data set of the DataLoader that `<kind>_dataloader` returns. The
-    collate function is `collate_fn`; a data set from a DataLoader can also have the DataLoader's collate function.
-    warnings: extended in place if the sampler of the training DataLoader is not used.
+    The data set is `<kind>_dataset`, or else that of the DataLoader, which can also have a collate function. warnings:
+    extended in place if the sampler of the training DataLoader is not used.
     """
     collate = getattr(data, "collate_fn", None)
     dataset = _attribute(data, f"{kind}_dataset")
@@ -186,10 +178,9 @@ def _offered(data: Any, kind: str, warnings: list[str]) -> tuple[Any, Collate | 
 
 
 def _drawn_from(loader: Any, kind: str, warnings: list[str]) -> Any:
-    """The data set of a DataLoader with a sampler of its own.
+    """The data set of a DataLoader with a sampler of its own, which gives the samples of an evaluation.
 
-    An evaluation has the samples that the sampler gives. A SubsetRandomSampler restricts a training set to its indices;
-    other samplers of training data are not used. warnings: extended in place.
+    A SubsetRandomSampler restricts a training set to its indices; other samplers of training data are not used.
     """
     batches = loader.batch_sampler
     if kind != "train":
@@ -223,10 +214,7 @@ def _own(data: Any, name: str) -> bool:
 
 
 def _uncalled(data: Any, hooks: Mapping[str, str]) -> list[str]:
-    """Messages for those of the hooks that the data class overrides, though a run does not call them.
-
-    hooks: name of the hook -> second half of its message.
-    """
+    """Messages for those of the hooks that the data class overrides, though a run does not call them."""
     return [f"{name} is not called: {note}" for name, note in hooks.items() if _own(data, name)]
 
 
@@ -240,8 +228,8 @@ def _attribute(data: Any, name: str) -> Any:
 def _clients(given: Any, name: str) -> tuple[list[Ints] | None, tuple[str, ...] | None]:
     """The samples of each client and the clients' names, from `client_indices` of the data class `name`.
 
-    given: a list of index lists, or a mapping name -> index list, such as pandas' `df.groupby("user").indices` or a
-    Series; None: both are None. The names are None for a list. Raises BadConfig for anything else.
+    given: a list of index lists, or a mapping name -> index list, such as pandas' `df.groupby("user").indices`; None:
+    none.
     """
     if given is None:
         return None, None

@@ -33,10 +33,7 @@ IDENTITY = "identity.txt"  # in the folder of a run of a comparison (`execution.
 
 @contextmanager
 def watching(watch: Watch | None, progress: bool | None) -> Iterator[Watch | None]:
-    """A context with the watch function of a run from Python: `watch`, or one that prints the progress, or None.
-
-    progress: as in `raylfl.run`.
-    """
+    """A context with the watch function of a run from Python: `watch`, or one that prints the progress, or None."""
     if watch is not None or not (interactive() if progress is None else progress):
         yield watch
         return
@@ -78,10 +75,9 @@ def resume(
 
 
 def run_or_resume(experiment: Experiment, watch: Watch | None) -> Result | None:
-    """Executes a run with a `logging.id`, or continues the run of this id if it exists.
+    """Executes a run with a `logging.id`, or continues the run of this id; None if that is finished.
 
-    Returns None if the existing run is finished: nothing is done. Its `rounds` may be raised, and keys that do not
-    define it may differ from the saved ones. Raises BadConfig for other changes.
+    Its `rounds` may be raised, and keys that do not define it may differ from the saved ones. Raises BadConfig.
     """
     from raylfl.runtime.records.mirror import local_folder, local_view
     from raylfl.runtime.records.provenance import foreign
@@ -139,10 +135,8 @@ def saved(
 ) -> tuple[Config, Config]:
     """Returns two configs: the one saved in a run directory, and the same with these overrides and objects.
 
-    address: the folder, or the URL that it was copied from, for messages. trust: whether missing objects may be loaded
-    from objects.pkl, and classes imported although the directory was not written on this machine, as in `resume`.
-    known: class paths that may be imported in any case. Raises BadConfig, and UnusableConfig if the saved config is the
-    reason.
+    address: the folder, or the URL that it was copied from, for messages. trust, known: as in `resume`. Raises
+    BadConfig, and UnusableConfig if the saved config is the reason.
     """
     if not (folder / "config.yaml").is_file():
         inside = sorted(path.parent for depth in ("*", "*/*") for path in folder.glob(f"{depth}/config.yaml"))
@@ -166,10 +160,9 @@ def saved(
 
 
 def _objects_again(folder: Path, address: str | Path, trust: bool, objects: Objects) -> ObjectLayer:
-    """The objects that the config of a saved run cannot name, from the caller or from the run's objects.pkl.
+    """The objects that the config of a saved run cannot name, from the caller or, with trust, from objects.pkl.
 
-    folder: the run directory. address: as in `saved`. trust: whether objects.pkl may be loaded, which executes code in
-    it. Raises UnusableConfig if an object is neither given nor importable.
+    Raises UnusableConfig if an object is neither given nor importable.
     """
     from raylfl.runtime.records.provenance import on_trust, read
 
@@ -195,10 +188,7 @@ def _objects_again(folder: Path, address: str | Path, trust: bool, objects: Obje
 
 
 def check_runtime(groups: Mapping[str, Any]) -> None:
-    """Checks that Ray is installed and that the address of a given cluster is one, without importing it.
-
-    groups: the typed groups of a config (`raylfl.config.load.typed_groups`). Raises MissingExtra or BadConfig.
-    """
+    """Raises MissingExtra or BadConfig, without importing Ray, if it is missing or its address is no cluster."""
     runtime: RuntimeConfig = groups["runtime"]
     if runtime.backend == "ray":
         require("ray", what="runtime.backend=ray", instead="runtime.backend=local")
@@ -232,8 +222,8 @@ def begin(experiment: Experiment, watch: Watch | None, callbacks: Sequence[Callb
 def new_run_directory(experiment: Experiment, quiet: bool) -> Iterator[RunDirectory]:
     """A context with a new, locked run directory that contains the files written before the first round.
 
-    If the run can only be resumed with Python objects that its config cannot name, a line about them is added to the
-    warnings of the experiment and, unless `quiet` is true, printed on stderr.
+    A line about objects that a resume will need is added to the experiment's warnings and, unless quiet, printed on
+    stderr.
     """
     from raylfl.runtime.records.provenance import keep
     from raylfl.runtime.records.run_dir import RunDirectory
@@ -258,10 +248,7 @@ Rounds = Generator[Progress, str | None, None]  # sending a reason to the genera
 
 @contextmanager
 def _with_resume_hint(run_dir: RunDirectory) -> Iterator[None]:
-    """A context that adds a note with the `raylfl resume` command to errors, if the run directory still exists.
-
-    Interrupted and Displaced get no note: their messages say what to do.
-    """
+    """A context that adds the `raylfl resume` command to errors, except to those that say what to do."""
     from raylfl.runtime.records.files import Displaced
     from raylfl.runtime.session import Interrupted
 
@@ -278,10 +265,10 @@ def _with_resume_hint(run_dir: RunDirectory) -> Iterator[None]:
 def rounds_of(experiment: Experiment, run_dir: RunDirectory, again: bool, paced: bool) -> Rounds:
     """Yields the progress of a run after each round; a reason (a text) sent to the generator ends the run early.
 
-    again: whether the run is resumed. paced: whether the progress of a new round contains the parameters, and the next
-    round starts only when its progress is requested; if the generator is closed early, a checkpoint is saved. Between
-    rounds, torch has the caller's global settings. If BadConfig is raised before the first round of a new run, for
-    example because the cluster lacks resources, the run directory is deleted.
+    again: whether the run is resumed. paced: whether progress contains the parameters, and the next round starts only
+    when its progress is requested; if the generator is closed early, a checkpoint is saved. Between rounds, torch has
+    the caller's global settings. If BadConfig is raised before the first round of a new run, the run directory is
+    deleted.
     """
     local, reason = experiment.config.runtime.backend == "local", None
     if local:

@@ -48,7 +48,6 @@ def console(highlight: bool = False, **options: Any) -> Console:
     """A console that has bars and colours only if stdout is a terminal; control characters in texts are escaped.
 
     FORCE_COLOR is ignored: Jupyter sets it for the commands of a notebook, and redirected output would get colours.
-    highlight, options: arguments of rich's Console.
     """
     terminal = sys.stdout.isatty()
     return _Console(highlight=highlight, emoji=False, force_terminal=terminal, force_jupyter=False, **options)
@@ -79,9 +78,8 @@ def working(text: str) -> Iterator[None]:
 def status_line(metrics: dict[str, Any]) -> str:
     """A line of a round's common metrics: `train 0.8136  test 1.9170  28.41%  f1 0.8911`.
 
-    After `train` is the training loss. After `test` are loss and accuracy of the test set, and of the other metrics
-    that the LightningModule logs there, such as f1, the first two. Without a test set, these are of the validation set,
-    after `val`. metrics: a row of metrics.jsonl.
+    Without a test set, they are of the validation set, after `val`. Of other metrics logged there, the first two are
+    shown.
     """
     kind = next((kind for kind in ("test", "val") if any(name.startswith(f"{kind}/") for name in metrics)), "test")
     measured = {name.removeprefix(f"{kind}/"): v for name, v in metrics.items() if name.startswith(f"{kind}/")}
@@ -97,8 +95,7 @@ def status_line(metrics: dict[str, Any]) -> str:
 class Watcher:
     """A watch function that shows the progress of successive runs (see `raylfl.run`).
 
-    In a terminal it shows a bar with round, losses, accuracy, s/round and ETA. In a notebook it prints one line, which
-    it overwrites; elsewhere plain lines.
+    In a terminal it shows a bar; in a notebook one line, which it overwrites; elsewhere plain lines.
     """
 
     def __init__(self) -> None:
@@ -192,10 +189,7 @@ class Watcher:
             self._live.start()
 
     def say(self, text: str, wrap: bool = True) -> None:
-        """Prints a line above the display; with date and time where neither a terminal nor a notebook shows it.
-
-        wrap: whether the line is wrapped in a terminal.
-        """
+        """Prints a line above the display; with date and time where neither a terminal nor a notebook shows it."""
         self._end_line()
         dated = not (self.console.is_terminal or self._overwrites)
         stamp = f"{datetime.now():%Y-%m-%d %H:%M:%S} " if dated else ""
@@ -244,11 +238,7 @@ def _numbers(values: Sequence[Any]) -> list[str]:
 
 
 def profile_tables(timings: Sequence[Candidate], kernels: Sequence[dict[str, Any]]) -> None:
-    """Prints the results of `raylfl.runtime.profile.profile`.
-
-    timings: one per form of the gradient oracle (a pair of `runtime.vectorize` and `runtime.layout`), fastest first.
-    kernels: the operators of the fastest form, one dict each.
-    """
+    """Prints the results of `raylfl.runtime.profile.profile`: forms of the gradient oracle, fastest first, and kernels."""
     best, rule = timings[0], next(t for t in timings if t.rule)
     say("Forms of the gradient oracle, one process, median rounds:")
     rows_table(
@@ -274,10 +264,7 @@ def profile_tables(timings: Sequence[Candidate], kernels: Sequence[dict[str, Any
 
 
 def participation_line(rows: Sequence[dict[str, Any]], count: int) -> str:
-    """A summary of the rows of participation.jsonl: `100 rounds, 4.97 of 20 clients sampled in each, ...`.
-
-    count: the number of clients N.
-    """
+    """A summary of the rows of participation.jsonl: `100 rounds, 4.97 of 20 clients sampled in each, ...`."""
     sampled = sum(len(row["cohort"]) for row in rows)
     lost = sum(not arrived for row in rows for arrived in row["received"])
     empty = sum(not row["cohort"] for row in rows)
@@ -288,11 +275,10 @@ def participation_line(rows: Sequence[dict[str, Any]], count: int) -> str:
 
 
 def runs_table(paths: Sequence[Path], ends: Callable[[Path], dict[str, str]], conditions: Sequence[str] = ()) -> None:
-    """Prints a line per run: algorithm, state, rounds done, and the newest values of the most common metrics.
+    """Prints a line per run that meets the conditions: algorithm, state, rounds done, newest values of common metrics.
 
-    Values of the validation set are shown if a run has no test set.
-    ends: returns trial id -> final state for a sweep's directory, and {} for any other directory. conditions: only runs
-    that meet them are listed (`report.selection.condition`).
+    Values of the validation set are shown if a run has no test set. ends: returns trial id -> final state for a sweep's
+    directory, and {} for any other.
     """
     from raylfl.report.labels import METHOD
     from raylfl.report.runs import read_runs
@@ -322,10 +308,7 @@ def runs_table(paths: Sequence[Path], ends: Callable[[Path], dict[str, str]], co
 
 
 def differences_table(paths: Sequence[Path], conditions: Sequence[str] = ()) -> None:
-    """Prints the config keys, versions and commits in which runs differ, one line each with the value in every run.
-
-    conditions: as in `runs_table`. Raises BadConfig if there are not at least two runs.
-    """
+    """Prints the config keys, versions and commits in which at least two runs differ, one line each."""
     from raylfl.report.labels import show_value
     from raylfl.report.runs import read_runs
     from raylfl.report.selection import differing_keys, same_parameters, select
@@ -346,7 +329,7 @@ def differences_table(paths: Sequence[Path], conditions: Sequence[str] = ()) -> 
 def state_of(run: RunRecord, ends: Callable[[Path], dict[str, str]]) -> str:
     """The state of a run: `finished`, `running`, the final state of its trial in a sweep, or `stopped`.
 
-    At a URL, `running on HOST` also means a process that was killed. ends: see `runs_table`.
+    At a URL, `running on HOST` also means a process that was killed.
     """
     from raylfl.runtime.records.mirror import owner_of
     from raylfl.runtime.records.run_dir import RunDirectory

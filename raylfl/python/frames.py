@@ -26,10 +26,7 @@ if TYPE_CHECKING:
 
 
 def _frame(rows: Sequence[Any], columns: Sequence[str] | None, what: str) -> pd.DataFrame:
-    """A DataFrame of these rows. Raises MissingExtra if pandas is not installed.
-
-    columns: the names of the columns, if rows are tuples; None: rows are dicts. what: the feature that needs pandas.
-    """
+    """A DataFrame of dicts, or of tuples with these columns. Raises MissingExtra if pandas is not installed."""
     require("pandas", what=what, instead="read the files themselves")
     import pandas as pd
 

@@ -76,10 +76,7 @@ class Result:
 
 
 def module_of(config: Config, final: Mapping[str, Any]) -> Any:
-    """The LightningModule of a config with the parameters and buffers in `final`.
-
-    final: the content of final.pt, or {"params": vector [d], "buffers": vector [b]} from a checkpoint.
-    """
+    """The LightningModule of a config with the content of final.pt, or parameters and buffers of a checkpoint."""
     import numpy as np
     import torch
 
@@ -109,8 +106,7 @@ _computing = threading.RLock()
 def one_at_a_time() -> Iterator[None]:
     """A context with torch's default settings (`torch_defaults`) and a lock, for one thread of the process at a time.
 
-    The lock is needed because all threads share torch's generators, default dtype, default device and number of
-    threads.
+    All threads share torch's generators, default dtype, default device and number of threads.
     """
     with _computing, torch_defaults():
         yield

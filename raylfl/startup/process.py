@@ -36,18 +36,15 @@ def set_up() -> None:
 
 
 def without_raylet_messages() -> None:
-    """Switches off the error messages of raylets, which Ray prints on stdout even with log_to_driver=False.
-
-    Ray reads this setting when it is imported. raylfl reports lost workers itself.
-    """
+    """Switches off raylets' messages, which Ray prints even with log_to_driver=False, before it is imported."""
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^")
 
 
 def start_child(module: str, environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], Connection]:
-    """Starts a new Python with the function `serve` of this module; the caller's script is not imported again.
+    """Starts a new Python with the function `serve` of this module, and further variables of the environment.
 
-    environment: variables that it has in addition. Returns the process and an end of a socket; `serve` gets the file
-    descriptor of the other end, which is closed when this process ends.
+    Returns the process and an end of a socket; `serve` gets the file descriptor of the other end, which is closed when
+    this process ends. The caller's script is not imported again.
     """
     from multiprocessing.connection import Connection
 
@@ -67,8 +64,8 @@ def start_child(module: str, environment: Mapping[str, str]) -> tuple[subprocess
 def kill_after_me(pids: Sequence[int], word: str) -> subprocess.Popen[bytes]:
     """Starts a process that kills the processes `pids` three seconds after the end of this process.
 
-    word: a process is killed only if this word is in its command line, as its number may be that of another one by
-    then. The caller ends the returned process when the others have ended in another way.
+    word: must be in a process's command line, as its number may be that of another one by then. The caller ends the
+    returned process when the others have ended in another way.
     """
     command = [sys.executable, "-I", "-S", "-c", WATCHER, word, *map(str, pids)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)

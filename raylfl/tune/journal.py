@@ -24,11 +24,7 @@ NAME = "trials.jsonl"
 
 @dataclass(frozen=True)
 class Trial:
-    """A setting of a sweep: one run for each seed.
-
-    id: its name. setting: its number. seeds: the seeds of its runs. values: dotted config keys and their values. runs:
-    the names of the run directories, one for each seed.
-    """
+    """A setting of a sweep, with its number and values by dotted key, and the names of its runs, one for each seed."""
 
     id: str
     setting: int
@@ -57,10 +53,10 @@ def ends(folder: Path) -> dict[str, str]:
 
 
 class Journal:
-    """The journal of a sweep directory: its trials, in the order in which they were planned, and their ends.
+    """The journal of a sweep directory: its trials, in the order in which they were planned, and their ends, by id.
 
-    trials, ends: by trial id. damaged: the numbers of the lines that cannot be read; the trials of these lines are
-    planned again, and find their runs.
+    damaged: the numbers of the lines that cannot be read; the trials of these lines are planned again, and find their
+    runs.
     """
 
     def __init__(self, folder: Path):

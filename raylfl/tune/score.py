@@ -48,10 +48,7 @@ class Score(Options):
             raise BadValue("target", got=self.target, need="given if and only if score is target")
 
     def set_mode(self, stated: Mapping[str, Better]) -> None:
-        """Sets `mode`, if it is null, from `stated` (name -> direction) or what is known of the metric.
-
-        Raises BadValue if the direction of the metric is not known, or `mode` contradicts `stated`.
-        """
+        """Sets a null `mode` from `stated` or what is known. Raises BadValue if nothing is, or if the two differ."""
         better = direction(self.metric, stated)
         if self.mode is None and better is None:
             hint = f"whether smaller or larger {self.metric} is better is not known"
@@ -76,18 +73,12 @@ class Score(Options):
         return self.last or final_rounds(rounds)
 
     def report_choices(self, rounds: int) -> dict[str, Any]:
-        """The choices of a report (`raylfl.report.page.content_of`) with which it ranks settings by this score.
-
-        rounds: the length of the runs.
-        """
+        """The choices of a report (`raylfl.report.page.content_of`) with which it ranks settings by this score."""
         last = BEST if self.score == "best" else self.window(rounds)
         return {"metric": self.metric, "target": self.target, "last": last}
 
     def of(self, run: RunRecord) -> float | None:
-        """The run's score in the metric's unit, or in rounds for score `target`.
-
-        None if the metric was not measured, or the target was not reached.
-        """
+        """The run's score, in the metric's unit or in rounds; None if not measured, or the target was not reached."""
         running = RunningScore(self, int(run.config["rounds"]))
         for r, value in zip(run.rounds, run.column(self.metric), strict=True):
             running.update({"round": int(r), self.metric: float(value)})
@@ -105,11 +96,10 @@ class Score(Options):
 
 
 class RunningScore:
-    """The score of a running run: the score that it would have if it ended now.
+    """The score that a running run of so many rounds would have if it ended now.
 
     Of runs that have not reached the target, the score is rounds + 1 + the distance of the best value from the target:
-    behind all runs that have reached it. rounds: the length of the run. reached: the number of rounds to the target,
-    None if it is not reached.
+    behind all runs that have reached it. reached: the number of rounds to the target.
     """
 
     def __init__(self, score: Score, rounds: int):

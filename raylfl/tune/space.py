@@ -112,7 +112,8 @@ def _check_range(path: str, kind: str, args: list[Any]) -> None:
 class Space:
     """A search space: for each config key its domains, each with the condition under which it applies.
 
-    The keys are ordered: a condition refers only to earlier keys of the space.
+    The keys are ordered: a condition refers only to earlier keys. base: in methods, the config, for conditions on its
+    values.
     """
 
     keys: dict[str, list[Domain]]
@@ -139,8 +140,7 @@ class Space:
     def points(self, samples: int, seed: int, base: Mapping[str, Any]) -> list[Values]:
         """All points of the grids, each with `samples` draws of the other domains, without repetitions.
 
-        base: the config, for conditions on its values. Draw k from a domain is the same at all grid points: all
-        algorithms get the same learning rates.
+        Draw k from a domain is the same at all grid points: all algorithms get the same learning rates.
         """
         points: dict[str, Values] = {}
         cells = self.cells(base)
@@ -155,10 +155,7 @@ class Space:
         return list(points.values())
 
     def cells(self, base: Mapping[str, Any]) -> list[Values]:
-        """All points of the grids alone; [{}] for a space without grids.
-
-        base: the config, for conditions on its values. Raises BadConfig if a grid depends on a drawn key.
-        """
+        """All points of the grids alone; [{}] without grids. Raises BadConfig if a grid depends on a drawn key."""
         for key, domains in self.keys.items():
             conditions = {name for domain in domains for name in domain.when}
             drawn_keys = sorted(name for name in conditions if self._is_drawn(name))
@@ -183,10 +180,7 @@ class Space:
         return any(domain.kind != "grid" for alternatives in domains for domain in alternatives)
 
     def point(self, cell: Values, draw: Draw, base: Mapping[str, Any]) -> Values:
-        """One point of the space in a cell, a point of the grids.
-
-        draw: chooses the value of a key from its domain. base: the config, for conditions on its values.
-        """
+        """One point of the space in a cell, a point of the grids; draw: chooses the value of a key from its domain."""
         values: Values = {}
         for key in self.keys:
             domain = self.active(key, values, base)
@@ -197,10 +191,7 @@ class Space:
         return values
 
     def active(self, key: str, values: Values, base: Mapping[str, Any]) -> Domain | None:
-        """The first alternative domain of `key` whose condition holds; None: the key keeps its value in the config.
-
-        values: the values of earlier keys of the space. base: the config.
-        """
+        """The first domain of `key` whose condition holds; None: the key keeps its value in the config."""
         for domain in self.keys[key]:
             if all(look_up(k, values, base) in allowed for k, allowed in domain.when.items()):
                 return domain
@@ -218,10 +209,7 @@ def look_up(key: str, values: Values, base: Mapping[str, Any]) -> Any:
 
 
 def comparable(values: Values) -> str:
-    """The algorithm and the scenario (data, model, participation, ...) of a setting as a string.
-
-    Only settings with equal strings are compared with each other.
-    """
+    """The algorithm and the scenario (data, model, ...) of a setting; only settings with equal strings are compared."""
     flat = flatten(values)
     return canonical({k: v for k, v in flat.items() if is_scenario(k) or k in (METHOD, METHOD.partition(".")[0])})
 
@@ -235,10 +223,7 @@ def _inside(value: Any, parts: Sequence[str]) -> Any:
 
 
 def _order(keys: dict[str, list[Domain]]) -> dict[str, list[Domain]]:
-    """The keys in the order of the file, except that a key is moved behind the keys in its conditions.
-
-    Raises BadConfig if conditions depend on each other.
-    """
+    """The keys, each behind those in its conditions. Raises BadConfig if conditions depend on each other."""
     done: dict[str, list[Domain]] = {}
 
     def add(key: str, chain: tuple[str, ...]) -> None:

@@ -146,20 +146,14 @@ class Sweep:
         return [f"{key}={json.dumps(items[key])}" for key in sorted(items, key=lambda key: key.count("."))]
 
     def config(self, values: Values, seed: int, folder: Path, url: str | None = None) -> Config:
-        """The config of the run of a setting with a seed.
-
-        folder: the sweep's folder. url: the URL to which this folder is copied; None: none.
-        """
+        """The config of the run of a setting with a seed, in the sweep's folder; url: to which this is copied."""
         where = str(folder.parent) if url is None else url.rpartition("/")[0]
         records = {"name": folder.name, "logging.dir": where, "logging.report": False}
         overrides = self.overrides(values, seed)
         return load_config(self.base, [*overrides, *(f"{key}={json.dumps(value)}" for key, value in records.items())])
 
     def points(self) -> list[Values]:
-        """The settings of the sweep: all grid points, each with `samples` random draws.
-
-        With Optuna, they are random examples of settings that its studies may propose.
-        """
+        """All grid points, each with `samples` random draws; with Optuna, examples of settings that it may propose."""
         return self.space.points(self.options.samples, self.draws_from, self.plain)
 
     def cells(self) -> list[Values]:
@@ -170,9 +164,8 @@ class Sweep:
 def load_sweep(source: str | Path, overrides: Sequence[str] = ()) -> Sweep:
     """The checked sweep of a file, given by its path or its name (`digits_lr` for conf/sweep/digits_lr.yaml).
 
-    overrides: `key=value` for keys of the sweep (samples=20, scheduler.grace=5, space.local.lr={grid: [1]}) and
-    of the config (rounds=20, runtime.workers=2). Raises BadConfig that lists all mistakes, also for a sweep with
-    nothing to vary.
+    overrides: `key=value` for keys of the sweep (samples=20, scheduler.grace=5, space.local.lr={grid: [1]}) and of the
+    config (rounds=20). Raises BadConfig that lists all mistakes, also for a sweep with nothing to vary.
     """
     path = find_sweep(source)
     sweep_items = [item for item in overrides if item.partition("=")[0].partition(".")[0] in SWEEP_KEYS]
@@ -207,10 +200,7 @@ def find_sweep(source: str | Path) -> Path:
 
 
 def _override(part: dict[str, Any], item: str) -> None:
-    """Applies an override, such as `samples=4` or `space.local.lr={grid: [1]}`, to `part` in place.
-
-    part: the keys of the sweep file that are not keys of a config.
-    """
+    """Applies an override, such as `samples=4` or `space.local.lr={grid: [1]}`, to keys of the sweep, in place."""
     (key, *inner), value = override(item)
     if not inner:
         part[key] = value
@@ -294,10 +284,9 @@ def check_together(sweep: Sweep) -> None:
 
 
 def check_settings(sweep: Sweep, points: Sequence[Values]) -> Config:
-    """Checks settings for unknown keys and bad values, and returns the config of the first one.
+    """Checks settings, an even choice of at most CHECKED, and returns the config of the first one.
 
-    points: the settings; if there are more than CHECKED, an evenly spaced choice of at most CHECKED is checked. Raises
-    BadConfig with a list of all mistakes. A mistake that only some of the settings have is shown with one of them.
+    Raises BadConfig with all mistakes; one that only some of the settings have is shown with one of them.
     """
     chosen = points[:: max(1, -(-len(points) // CHECKED))]
     problems: dict[str, list[Values]] = {}

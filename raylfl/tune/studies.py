@@ -33,8 +33,8 @@ DRAWS = 1000  # random points that are drawn to find one that no trial has run
 class Study:
     """The study of a cell: a sequence of settings, all with the cell's values, that Optuna proposes.
 
-    number: the number of the cell. cell: its values. trials: the cell's trials so far. scores: the mean score of each
-    of them that has ended, by trial id; the others are proposed again, before new settings.
+    trials: the cell's trials so far. scores: the mean score of each of them that has ended, by trial id; the others are
+    proposed again, before new settings.
     """
 
     def __init__(self, sweep: Sweep, number: int, cell: Values, trials: Sequence[Trial], scores: Mapping[str, float]):
@@ -61,10 +61,7 @@ class Study:
                 self.search.on_trial_complete(trial.id, {SCORE: scores[trial.id]})
 
     def propose(self, trial_id: str) -> tuple[Values, str] | None:
-        """The values of the next setting, and the id under which `search` gets its score.
-
-        None if no setting is left that no trial has run. trial_id: Ray Tune's id.
-        """
+        """The values of the next setting, and its id in `search`; None if no setting is left that no trial has run."""
         for observation in (trial_id, f"{trial_id}/unseen"):
             values: Values = (self.search.suggest(observation) or {})["values"]
             if canonical(values) not in self.proposed:
@@ -112,10 +109,7 @@ class Study:
         return parameters
 
     def _name(self, key: str, domain: Domain) -> str:
-        """The name in Optuna of the parameter for a config key and one of its domains.
-
-        Each alternative domain of a key is a separate parameter, because their ranges differ.
-        """
+        """The name in Optuna of the parameter for a key and one of its domains, whose ranges differ."""
         domains = self.space.keys[key]
         return key if len(domains) == 1 else f"{key}#{domains.index(domain)}"
 
@@ -127,9 +121,8 @@ def _draw(draws: np.random.Generator, key: str, domain: Domain) -> Any:
 class Studies(Searcher):
     """The searcher of a sweep with search=optuna: the cells take turns, `samples` settings each.
 
-    trials: the trials so far. scores: the mean score of each of them that has ended, by trial id. plan: plans the trial
-    of a proposed setting (number, values), writes it to the journal, and returns Ray Tune's config of it. config: the
-    same for an existing trial. say: called with one line for the user.
+    trials, scores: as of `Study`, of all cells. plan: plans the trial of a proposed setting (number, values), and
+    returns Ray Tune's config of it. config: the same for an existing trial.
     """
 
     def __init__(

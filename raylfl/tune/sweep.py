@@ -45,10 +45,7 @@ MOST = 20  # largest number of settings in the terminal; settings.csv has all
 
 @dataclass(frozen=True)
 class SweepResult:
-    """The result of a complete sweep.
-
-    settings: the best first. failed: id of a failed trial -> reason.
-    """
+    """The result of a complete sweep: the settings, the best first, and id of a failed trial -> reason."""
 
     folder: Path
     settings: list[SettingRow]
@@ -59,8 +56,8 @@ class SweepResult:
 def sweep(source: str | Path, overrides: Sequence[str] = (), say: Say = print) -> SweepResult:
     """Runs the sweep of a file, given by its path or its name under conf/sweep/; existing runs are not made again.
 
-    overrides: `key=value` for keys of the sweep or the config. say: called with one line for the user. Raises
-    BadConfig, before the first trial, for mistakes and for resources that the cluster lacks.
+    overrides: `key=value` for keys of the sweep or the config. Raises BadConfig, before the first trial, for mistakes
+    and for resources that the cluster lacks.
     """
     spec = load_sweep(source, overrides)
     logging = LoggingConfig(**{k: v for k, v in (spec.base.get("logging") or {}).items() if k == "dir"})
@@ -75,12 +72,11 @@ def resume(
     take_over: bool = False,
     trust: bool = False,
 ) -> SweepResult:
-    """Continues the sweep in a folder or at a URL, without its file.
+    """Continues the sweep in a folder or at a URL, without its file. Raises BadConfig.
 
-    overrides: `key=value` for `concurrent`, `retries`, `samples` and keys of `runtime`; raises BadConfig for other
-    keys. say: called with one line for the user. take_over: whether a sweep at a URL is taken from the process that
-    owns it. trust: whether the classes that its config names may be imported although the sweep was not written on this
-    machine.
+    overrides: `key=value` for `concurrent`, `retries`, `samples` and keys of `runtime`. take_over: whether a sweep at a
+    URL is taken from the process that owns it. trust: whether classes may be imported although the sweep was not
+    written here.
     """
     folder = local_folder(path, take_over)
     content = read_content(folder / "sweep.yaml")
@@ -108,11 +104,10 @@ def apply_overrides(content: dict[str, Any], overrides: Sequence[str]) -> dict[s
 
 
 def check_sweep(spec: Sweep) -> Experiment:
-    """Checks the settings of a sweep, and returns the experiment of the first setting.
+    """Checks the settings of a sweep, and returns the experiment of the first one, of which a step is tried.
 
-    For the first setting, a training step and an evaluation are tried as well. Of many settings only some are checked,
-    see `check_settings`. Raises BadConfig for mistakes, if runs do not measure the sweep's metric, and if clients' data
-    are bound to certain nodes, because a sweep cannot place trials there.
+    Raises BadConfig for mistakes, if runs do not measure the sweep's metric, and if clients' data are bound to certain
+    nodes, because a sweep cannot place trials there.
     """
 
     if spec.options.search == "optuna":
@@ -152,10 +147,9 @@ def write_content(spec: Sweep, folder: Path, say: Say) -> None:
 
 
 def carry_out(spec: Sweep, experiment: Experiment, folder: Path, url: str | None, say: Say) -> SweepResult:
-    """Makes a sweep; writes its tables at the end, also if it was interrupted.
+    """Makes a sweep; writes its tables at the end, also if it was interrupted, which raises RaylflError.
 
-    experiment: the experiment of one setting. folder: the sweep's folder, created once it is known that the resources
-    suffice. url: the URL to which it is copied; None: none. Raises RaylflError if the sweep is interrupted.
+    folder: created once it is known that the resources suffice. url: to which it is copied; None: none.
     """
     from raylfl.runtime.ray.cluster import cluster_for
     from raylfl.tune.tuner import SCRATCH, SweepRun
@@ -208,11 +202,7 @@ def announcement(run: SweepRun) -> str:
 
 @contextmanager
 def opened(folder: Path, url: str | None, say: Say) -> Iterator[Mirror | None]:
-    """A context with the lock on a sweep's folder, created if missing, and its mirror; None without a URL.
-
-    At the end of the context, the files are copied and the mirror is released. Raises BadConfig if the folder cannot be
-    created, and as `RunDirectory.open` does.
-    """
+    """A context with the lock on a sweep's folder, created if missing, and its mirror; then files are copied."""
     if url is not None and exists(url):
         folder = local_folder(url)
     try:
@@ -231,10 +221,7 @@ def opened(folder: Path, url: str | None, say: Say) -> Iterator[Mirror | None]:
 
 
 def finish(result: SweepResult, say: Say) -> int:
-    """Writes the report and prints table, paths and failed trials; returns the exit code, 1 if a trial failed.
-
-    say: called with one line for the user.
-    """
+    """Writes the report and prints table, paths and failed trials; returns the exit code, 1 if a trial failed."""
     settings, score = result.settings, result.sweep.score
     columns = {key: [row.trial.values.get(key) for row in settings] for key in result.sweep.space.keys}
     keys = [key for key, values in columns.items() if len(set(map(canonical, values))) > 1]

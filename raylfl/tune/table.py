@@ -23,11 +23,7 @@ from raylfl.tune.spec import Sweep
 
 @dataclass(frozen=True)
 class RunRow:
-    """The run of a seed with its result.
-
-    state: how it ended (finished, stopped, diverged, failed), or `open` while it has not ended. rounds: the number of
-    recorded rounds. seconds: real seconds of these rounds.
-    """
+    """The run of a seed: how it ended, or `open`, its recorded rounds, and real seconds of these."""
 
     id: str
     seed: int
@@ -83,10 +79,9 @@ def setting_row(sweep: Sweep, folder: Path, trial: Trial, end: End) -> SettingRo
 
 
 def setting_rows(sweep: Sweep, folder: Path, journal: Journal) -> list[SettingRow]:
-    """The settings of a sweep, the best first.
+    """The settings of a sweep, the best first: by the number of finished seeds with a score, then by the mean score.
 
-    Settings are sorted by the number of finished seeds with a score, then by the mean score. Settings without a
-    finished seed follow, sorted by rounds done. Settings whose finished seeds have no score come last.
+    Settings without a finished seed follow, sorted by rounds done; last are those whose finished seeds have no score.
     """
 
     def order(row: SettingRow) -> tuple[int, int, float]:

@@ -31,9 +31,9 @@ LOCK_SECONDS = 300  # longest wait, in seconds, for the process of an earlier at
 class TrialJob:
     """The data that all trials of a sweep share.
 
-    rounds: the length of the runs. rungs: the rounds before the last one after which the scheduler may stop a trial.
-    processes: among which the seeds of a trial are divided. resources: the options of Ray for a further process. cwd:
-    the working directory of the sweep.
+    rungs: the rounds before the last one after which the scheduler may stop a trial. processes: among which the seeds
+    of a trial are divided. resources: the options of Ray for a further process. cwd: the working directory of the
+    sweep.
     """
 
     score: Score
@@ -67,7 +67,7 @@ class SeedRuns:
     def advance(self, until: int) -> tuple[int, Scores]:
         """Continues all runs up to round `until`, or to their end. A run that diverges is not an error.
 
-        Returns the rounds done by the run that is furthest, and the scores; a run that diverged has the worst one.
+        Returns the rounds done by the run that is furthest, and the scores.
         """
         for seed, run in self.runs.items():
             if self.scores.get(seed) == self.job.score.worst:
@@ -91,10 +91,7 @@ class SeedRuns:
             self._open.popitem()[1].close()
 
     def _rounds(self, run: PlannedRun) -> Generator[tuple[int, float | None], None, None]:
-        """Makes a run; yields the number of rounds done and the score after each round.
-
-        Rounds made before are yielded first. Raises BadConfig if the run never measures the metric.
-        """
+        """Makes a run; yields the number of rounds done and the score after each round, also of rounds made before."""
         deadline = time.monotonic() + LOCK_SECONDS
         while RunDirectory(run.path).in_use and time.monotonic() < deadline:  # by a process that Ray ends
             time.sleep(0.2)
@@ -132,10 +129,7 @@ class SettingTrial(tune.Trainable):
         return True
 
     def step(self) -> dict[str, Any]:
-        """Runs the rounds up to the next report.
-
-        Errors in the config are reported and not raised, because a repetition would fail as well.
-        """
+        """Runs the rounds up to the next report. BadConfig is reported, because a repetition would fail as well."""
         try:
             for until in self._stops:
                 pending = [actor.advance.remote(until) for actor in self.actors]
@@ -168,8 +162,8 @@ def wait_for(references: Sequence[Any]) -> list[Any]:
 def report(job: TrialJob, until: int, parts: Sequence[tuple[int, Scores]]) -> dict[str, Any] | None:
     """The report on all seeds up to round `until`; None while a seed has no score.
 
-    parts: the results of `SeedRuns.advance` in each process. The last report, with `done`, is made after all runs are
-    complete, which may be earlier by the rule `stop` of the runs.
+    parts: the results of `SeedRuns.advance`. The last report, with `done`, is made after all runs are complete, which
+    may be earlier by the rule `stop` of the runs.
     """
     done, scores = max(done for done, _ in parts), [score for _, part in parts for score in part.values()]
     if None in scores:

@@ -48,8 +48,7 @@ SCRATCH = ".tune"  # Ray Tune's own files, hidden from `raylfl report`
 class SweepRun:
     """The trials of a sweep; `carry_out` makes those that have not ended.
 
-    folder: the sweep's folder. runtime: of the sweep's runs. say: called with one line for the user. mirror: copies the
-    sweep's files to its URL, except the run directories, which each run copies itself; None: the sweep has no URL.
+    mirror: copies the sweep's files to its URL, except the run directories, which each run copies itself; None: no URL.
     """
 
     def __init__(
@@ -209,10 +208,7 @@ class SweepRun:
         return [(done, score.mean(column)) for done, column in means if None not in column]
 
     def end(self, trial_id: str, last: Mapping[str, Any] | None, error: str = "") -> str:
-        """Records the end of a trial; returns a line about it for the user.
-
-        last: the trial's last report to Ray Tune, if any. error: the reason if the trial failed, else "".
-        """
+        """Records the end of a trial, with its last report to Ray Tune; returns a line about it for the user."""
         trial, report, runs = self.journal.trials[trial_id], last or {}, self.runs[trial_id]
         for run in runs:
             run.fetch()
@@ -241,10 +237,7 @@ def name_of(trial: Any) -> str:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """A context manager that switches off Ray Tune's output, log files and working directories.
-
-    `TrialLog` prints the progress instead.
-    """
+    """A context without Ray Tune's output, log files and working directories; `TrialLog` prints the progress."""
     variables = {
         "RAY_CHDIR_TO_TRIAL_DIR": "0",
         "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
@@ -269,11 +262,7 @@ Reports = Iterable[tuple[int, float]]  # (rounds done, score), in order
 
 
 def build_scheduler(config: SchedulerConfig, rounds: int, mode: str, earlier: Iterable[tuple[Trial, Reports]]) -> Any:
-    """The scheduler object for Ray Tune.
-
-    rounds: the length of a run. mode: `min` or `max`, the better scores. earlier: the trials that an interrupted sweep
-    has begun, with their reports.
-    """
+    """The scheduler for Ray Tune; earlier: the trials that an interrupted sweep has begun, with their reports."""
     if config.name == "fifo":
         return FIFOScheduler()
     options: dict[str, Any] = {"time_attr": TIME, "metric": SCORE, "mode": mode, "max_t": rounds}
@@ -319,11 +308,7 @@ class SchedulerByKind(FIFOScheduler):
 
 
 class TrialLog(Callback):
-    """A Ray Tune callback that records and prints the ends of trials, and prints running trials every PULSE_SECONDS.
-
-    end: records the end of a trial and returns a line about it (`SweepRun.end`). say: called with one line for the
-    user. rounds: the length of the runs. total: the number of trials. done: of those that have ended so far.
-    """
+    """Records the ends of trials by `end` (`SweepRun.end`), and prints running trials every PULSE_SECONDS."""
 
     def __init__(self, end: Callable[..., str], say: Say, rounds: int, total: int, done: int):
         self.end, self.say, self.rounds, self.total, self.done = end, say, rounds, total, done

@@ -87,19 +87,13 @@ class LocalConfig(LocalRule, LocalWork):
         return made
 
     def set_lr(self, lr: float, source: str | None) -> None:
-        """Sets lr to a computed number.
-
-        source: the theorem that gave the number, recorded in lr_from; None: no theorem.
-        """
+        """Sets lr to a computed number; source: the theorem that gave it, recorded in lr_from."""
         self.lr, self.lr_by_theory = lr, None
         self.lr_from = None if source is None else f"{source}: {lr!r}"
 
     @property
     def inner(self) -> LocalOptimizer:
-        """The local optimizer that these options define: AdamW for `optimizer: adamw`, otherwise SGD with momentum.
-
-        A run with `optimizer: module` does not use the result.
-        """
+        """The local optimizer: AdamW, or SGD with momentum; not used with `optimizer: module`."""
         if self.optimizer == "adamw":
             return AdamW(self.b1, self.b2, self.eps, self.weight_decay)
         return SGD(self.momentum)

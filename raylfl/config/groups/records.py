@@ -184,10 +184,7 @@ class LoggingConfig(Options):
 
     @property
     def folder(self) -> Path:
-        """The folder of the runs: the absolute path of `dir`, or the local staging folder if `dir` is a URL.
-
-        A run is written to folder/<name>/<id>.
-        """
+        """The folder of the runs, folder/<name>/<id>: `dir`, or the local staging folder if `dir` is a URL."""
         return staging(self.dir) if is_url(self.dir) else Path(self.dir).expanduser().resolve()
 
     @property

@@ -14,10 +14,9 @@ Patterns = Annotated[list[str], BeforeValidator(lambda value: [value] if isinsta
 
 
 def folder_name(key: str, value: str) -> None:
-    """Checks that the value of a key can be the name of a folder; raises BadValue if not.
+    """Raises BadValue unless the value of a key can be the name of a folder.
 
-    Characters that are not printable (control characters, directions of text, lone surrogates) are refused, because
-    names are printed to terminals.
+    Characters that are not printable are refused, because names are printed to terminals.
     """
     named = value not in ("", ".", "..") and not set(value) & set("/\\") and value.isprintable()
     if not named or len(value.encode()) > 200:

@@ -154,10 +154,9 @@ class Checkpoints:
     def newest(self, backend: Backend, fresh: FederationState) -> FederationState | None:
         """Loads the newest intact checkpoint; returns its state, or None if there is no such checkpoint.
 
-        The client states are loaded into the backend, and the returned state has references to them. fresh: the state
-        before round 0, whose keys and shapes the loaded state must have. Rows written after the checkpoint are removed
-        from the record files, and damaged checkpoints are renamed. Raises BadConfig if the run's definition has
-        changed.
+        The client states are loaded into the backend. fresh: the state before round 0, whose keys and shapes the loaded
+        state must have. Rows written after the checkpoint are removed, and damaged checkpoints are renamed. Raises
+        BadConfig if the run's definition has changed.
         """
         for leftover in self.folder.glob(".round_*.tmp"):  # left by a killed process
             discard(leftover)

@@ -187,10 +187,7 @@ class Locks:
         self._held: dict[str, IO[bytes]] = {}
 
     def take(self, name: str) -> bool:
-        """Takes the lock on the file `name`, without waiting; returns whether this process holds it now.
-
-        Raises OSError on a file system without locks.
-        """
+        """Takes the lock on the file `name`, without waiting; whether this process holds it now. Raises OSError."""
         path = self.folder / name
         while name not in self._held:
             lock = os.fdopen(open_plain(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), "r+b", buffering=0)

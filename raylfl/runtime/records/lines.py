@@ -12,11 +12,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ParsedRows:
-    """The rows of a JSON-lines file.
+    """The rows of a JSON-lines file that can be read, their line numbers (from 1), and those of damaged lines.
 
-    rows: the rows that can be read, in order; numbers: the line number of each row (from 1); damaged: the numbers of
-    the lines that cannot be read. An unreadable last line without a line end does not count as damaged, because it may
-    have been cut off by a crash.
+    An unreadable last line without a line end does not count as damaged, because it may have been cut off by a crash.
     """
 
     rows: list[dict[str, Any]]

@@ -35,10 +35,7 @@ class Logger(Protocol):
 
 
 def check_loggers(chosen: Sequence[ComponentConfig]) -> None:
-    """Checks that these loggers can be created.
-
-    Raises BadConfig for a missing library, class or method, and for arguments that do not fit.
-    """
+    """Raises BadConfig for a missing library, class or method of a logger, and for arguments that do not fit."""
     for logger in chosen:
         if logger.name in ("tensorboard", "wandb"):  # the libraries have the loggers' names
             require(logger.name, what=f"{KEY}={logger.name}")
@@ -89,10 +86,7 @@ class Loggers:
 
 
 def open_logger(logger: ComponentConfig, config: Config, run_dir: RunDirectory, say: Say) -> Logger:
-    """Creates the logger that an entry of `logging.loggers` selects.
-
-    say: passed to shipped loggers, which call it with a line for the user.
-    """
+    """Creates the logger that an entry of `logging.loggers` selects."""
     cls: Any = LOGGERS.find(vars(logger), KEY)
     if _is_shipped(logger):
         shipped: Logger = cls(config, run_dir, say)

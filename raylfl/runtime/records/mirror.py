@@ -272,9 +272,8 @@ def local_folder(source: str | os.PathLike[str], take_over: bool = False) -> Pat
 def take(url: str, take_over: bool = False) -> Path:
     """The local folder with the newest state of the run at this URL, in which the run can be resumed.
 
-    It is the folder on this machine that owns the URL, or whose state is there, or else a new copy. Of a sweep, only
-    the files that reports read are copied. take_over: whether the run is taken from the process that owns it. Raises
-    BadConfig if there is no run at the URL, or if another process owns it and `take_over` is False.
+    It is the folder on this machine that owns the URL, or whose state is there, or else a new copy (of a sweep, only of
+    files that reports read). take_over: whether the run is taken from the process that owns it. Raises BadConfig.
     """
     folder, storage = staging(url), Storage(url)
     owner = Owner.of(storage)

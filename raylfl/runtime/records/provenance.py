@@ -73,10 +73,10 @@ def sign(path: Path, config: Mapping[str, Any]) -> None:
 def require_trust(
     path: Path, config: Mapping[str, Any], trusted: Collection[str], way: str, address: str | Path | None = None
 ) -> None:
-    """Checks that a saved config names no code, or was written on this machine; raises UnusableConfig otherwise.
+    """Raises UnusableConfig if a saved config names code and was not written on this machine.
 
     path: of the saved config; config: its content. trusted: class paths that need no check. way: how to give trust.
-    address: the folder of the config, or the URL that it was copied from, for the message.
+    address: the folder of the config, or the URL that it was copied from.
     """
     names = sorted(set(foreign(config)) - set(trusted))
     if names and not _made_here(path):

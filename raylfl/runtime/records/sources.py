@@ -68,10 +68,7 @@ def _file_of(part: Any) -> Path | None:
 
 
 def digest_of(file: Path, name: str) -> str | None:
-    """The sha256 of the source of a class or function in a file; of the whole file if it has no single one of the name.
-
-    None if the file cannot be read.
-    """
+    """The sha256 of a class or function in a file, or else of the whole file; None if it cannot be read."""
     try:
         if not file.is_file() or file.stat().st_size > LARGEST:
             return None

@@ -36,10 +36,9 @@ Record = Annotated[str, StringConstraints(pattern=r"^(metrics|participation|topo
 class Manifest(TypedDict):
     """The content of manifest.json: the files of a checkpoint, the definition of its run, and the record files.
 
-    version: the number of the file format. round: the number of finished rounds. sha256: file of the checkpoint -> its
-    checksum. versions: package -> version. clients: name of a checkpoint -> the clients whose newest states it has.
-    records: record file -> its size in bytes when the checkpoint was written; records_sha256: record file -> the sha256
-    of these bytes.
+    sha256: file of the checkpoint -> its checksum. clients: name of a checkpoint -> the clients whose newest states it
+    has. records, records_sha256: record file -> its size in bytes when the checkpoint was written, and of these the
+    sha256.
     """
 
     __pydantic_config__ = ConfigDict(strict=True, extra="allow")  # type: ignore[misc]
@@ -123,10 +122,7 @@ def pack_server(server: ServerState) -> dict[str, Any]:
 
 
 def client_chunks(clients: Sequence[int], handles: dict[int, Handle], backend: Backend) -> Iterator[dict[str, Any]]:
-    """Yields the contents of the files of client states; each has at most CHUNK_BYTES, or more for a single client.
-
-    clients: the clients to write, in the order of their rows; handles: client -> handle of its state in the backend.
-    """
+    """Yields the contents of the files of client states; each has at most CHUNK_BYTES, or a single client."""
     if not clients:
         return
     first = backend.get([handles[clients[0]]])[0]
@@ -162,10 +158,9 @@ def sha256_of(path: Path) -> str:
 
 
 def load_server(path: Path, fresh: FederationState, rounds: int) -> FederationState:
-    """Reads the state in server.pt, without client states.
+    """The state of a run after so many rounds from server.pt, without client states; raises Damaged.
 
-    fresh: the state before round 0, whose keys and shapes the state must have, as the code of a class may have changed.
-    rounds: the number of finished rounds. Raises Damaged if the state does not fit or cannot be read.
+    fresh: the state before round 0, whose keys and shapes it must have, as the code of a class may have changed.
     """
     blob = load(path)
     try:
@@ -224,10 +219,10 @@ def load(path: Path, mmap: bool = False) -> Any:
 
 
 def _same_form(value: Any, like: Any, name: str) -> None:
-    """Checks that `value` has the keys, dtypes and shapes of `like`; raises ValueError otherwise.
+    """Raises ValueError unless `value`, with this name in the message, has the keys, dtypes and shapes of `like`.
 
     Tables may have any number of rows, and a tensor any size in a dimension that is empty in `like`, such as one entry
-    for each client received so far. name: the name of the value in the error message.
+    for each client received so far.
     """
     if isinstance(like, Tensor):
         fits = isinstance(value, Tensor) and value.dtype == like.dtype and value.ndim == like.ndim

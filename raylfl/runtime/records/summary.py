@@ -20,10 +20,7 @@ PACKAGES = ("raylfl", "ray", "lightning", "torch", "numpy")
 
 
 def summarise(rows: list[dict[str, Any]], directions: Mapping[str, Better] | None = None) -> dict[str, Any]:
-    """The number of rounds, and the final and best value of each metric in the rows of metrics.jsonl.
-
-    A metric has a best value, the largest or the smallest, if its better direction is known or in `directions`.
-    """
+    """The number of rounds, and of each metric the final value and, if its better direction is known, the best one."""
     final: dict[str, Any] = {}
     best: dict[str, Any] = {}
     for row in rows:
@@ -38,20 +35,15 @@ def summarise(rows: list[dict[str, Any]], directions: Mapping[str, Better] | Non
 
 
 def step_summary(ways: Counter[GradientMode]) -> list[dict[str, Any]]:
-    """One row per form of the local step and reason for this form, most frequent first: {"step", "count", "why"}.
+    """One row per form of the local step and reason for it, most frequent first: {"step", "count", "why"}.
 
-    ways: form and reason (`GradientMode`) -> number of gradients that local work has computed in this form: one per
-    client and local step, and one per full gradient.
+    ways: form and reason -> number of gradients: one per client and local step, and one per full gradient.
     """
     return [{"step": way.name, "count": count, "why": way.why} for way, count in ways.most_common()]
 
 
 def step_line(rows: list[dict[str, Any]]) -> str:
-    """The rows of `step_summary` as one line of text.
-
-    Example: `recorded 980 of 1,000 (the replay has autograd's bits); autograd 20 of 1,000 (...)`. If there are no
-    rows, the text is `none`.
-    """
+    """The rows of `step_summary` as text: `recorded 980 of 1,000 (...); autograd 20 of 1,000 (...)`, or `none`."""
     total = sum(row["count"] for row in rows)
     parts = [f"{row['step']} {row['count']:,} of {total:,} ({row['why']})" for row in rows]
     return "; ".join(parts) or "none"
@@ -98,10 +90,7 @@ def cpu_model() -> str:
 
 
 def git_commit(folder: Path | None = None) -> str | None:
-    """The git commit of a folder, with `+changes` if tracked files differ; None outside a repository.
-
-    folder: None stands for the working directory.
-    """
+    """The git commit of a folder, or here, with `+changes` if tracked files differ; None outside a repository."""
     try:
         head, changes = _git(folder, "rev-parse", "HEAD"), _git(folder, "status", "--porcelain", "-uno")
         return head if changes == "" else head and f"{head}+changes"  # also if git cannot say whether there are any

@@ -94,10 +94,7 @@ class WandbRun:
         self.run.log(numbers_of(metrics))
 
     def close(self) -> None:
-        """Ends the wandb run, and waits at most FINISH_SECONDS until its data are sent.
-
-        If the run is complete, its overview figure and its table of rounds are logged first.
-        """
+        """Ends the wandb run, with figure and table of a complete run; waits at most FINISH_SECONDS."""
         finished = (self.run_dir.path / "summary.json").exists()
         try:
             if finished:
@@ -188,10 +185,7 @@ def rounds_table(rows: Sequence[dict[str, Any]]) -> tuple[list[str | int], list[
 
 
 def picture(rows: Sequence[dict[str, Any]], counts: Path) -> Any:
-    """A figure of metrics over rounds and of the samples per client and class; None if there is neither.
-
-    rows: the rows of metrics.jsonl; counts: the path of partition_counts.json, which may be missing.
-    """
+    """A figure of metrics over rounds and of partition_counts.json, if it exists; None if there is neither."""
     from matplotlib.figure import Figure
 
     curves = [name for name in CURVES if any(name in row for row in rows)]
