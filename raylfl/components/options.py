@@ -11,12 +11,12 @@ dataclasses, annotate the arguments of their constructors in the same way (`Argu
 from __future__ import annotations
 
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, reduce
 from inspect import get_annotations, signature
 from operator import or_
-from typing import Annotated, Any, Literal, Self, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge as Ge
 from annotated_types import Gt as Gt
@@ -30,6 +30,7 @@ from raylfl.errors import BadValue
 OneOrMore = Annotated[  # names, or groups with a class_path
     list[str | dict[str, Any]], BeforeValidator(lambda given: [given] if isinstance(given, (str, dict)) else given)
 ]
+T = TypeVar("T")
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", type(None): "null"}
 LIMITS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal"}
 
@@ -64,15 +65,15 @@ class Arguments:
         return made
 
 
+def _cached(function: Callable[[Any], T]) -> Callable[[Any], T]:
+    return cache(function)  # mypy takes a class with unhashable instances for unhashable
+
+
+@_cached
 def arguments_of(cls: Any) -> dict[str, Any]:
     """Argument -> declared type, for the constructor of a class."""
-    return _arguments(cls)
-
-
-@cache  # a function of its own, because mypy takes a class with unhashable instances for unhashable
-def _arguments(cls: Any) -> dict[str, Any]:
     hints = get_type_hints(cls.__init__, include_extras=True)
-    return {name: hints.get(name, Any) for name in list(signature(cls.__init__).parameters)[1:]}
+    return {name: nullable(hints.get(name, Any)) for name in list(signature(cls.__init__).parameters)[1:]}
 
 
 def _accepted(key: str, hint: Any, value: Any) -> Any:
@@ -82,19 +83,15 @@ def _accepted(key: str, hint: Any, value: Any) -> Any:
         raise BadValue(key, got=value, need=str(need)) from None
 
 
+@_cached
 def hints_of(cls: Any) -> dict[str, Any]:
     """Field -> declared type, for a dataclass; types include limits inherited from parent classes."""
-    return _hints(cls)
-
-
-@cache
-def _hints(cls: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for owner in reversed(cls.__mro__):
         if is_dataclass(owner):
             hints = get_type_hints(owner, include_extras=True)
             for name in get_annotations(cast(type, owner)):
-                found[name] = inherited(hints[name], found.get(name))
+                found[name] = inherited(nullable(hints[name]), found.get(name))
     return found
 
 
@@ -109,6 +106,13 @@ def inherited(hint: Any, before: Any) -> Any:
     numbers = plain | ({int, float} if plain & {int, float} else set())
     parts = [Annotated[(part, *limits)] if part in numbers else part for part in _parts(hint)]
     return reduce(or_, parts)
+
+
+def nullable(hint: Any) -> Any:
+    """`Annotated[T | None, ...]` as `Annotated[T, ...] | None`, whose limits are those of T; other types unchanged."""
+    if get_origin(hint) is not Annotated or type(None) not in (parts := _parts(get_args(hint)[0])):
+        return hint
+    return Annotated[(reduce(or_, [part for part in parts if part is not type(None)]), *get_args(hint)[1:])] | None
 
 
 def _parts(hint: Any) -> tuple[Any, ...]:

@@ -115,7 +115,7 @@ def _type(annotation: ast.expr | None, module: str) -> Any:
     known = dict(KNOWN)
     for _ in range(10):
         try:
-            return eval(ast.unparse(annotation), known) if annotation is not None else Any
+            return options.nullable(eval(ast.unparse(annotation), known)) if annotation is not None else Any
         except NameError as unknown:
             alias = _alias(str(unknown.name), module)
             if alias is None:

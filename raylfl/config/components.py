@@ -111,8 +111,11 @@ def constructor_options(component: Any, config_options: Mapping[str, Any]) -> di
     values, _ = convert_options(
         {key: hints[name] for key, name in keys.items()}, {k: config_options[k] for k in keys if k in config_options}
     )
-    defaults = {key: _default(fields[name]) for key, name in keys.items() if key not in values}
-    return {key: _plain({**defaults, **values}[key]) for key in keys}
+    for key, name in keys.items():
+        if key not in values:
+            make = fields[name].default_factory
+            values[key] = fields[name].default if make is dataclasses.MISSING else make()
+    return {key: _plain(values[key]) for key in keys}
 
 
 def changed_option(component: Any) -> str | None:
@@ -123,12 +126,6 @@ def changed_option(component: Any) -> str | None:
     except Exception:  # an option that was changed is out of its range
         return next(iter(options))
     return next((key for key in options if repr(again[key]) != repr(options[key])), None)
-
-
-def _default(field: dataclasses.Field[Any]) -> Any:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
 
 
 def _plain(value: Any) -> Any:
@@ -190,11 +187,6 @@ def construct(cls: Callable[..., Any], init_args: Mapping[str, Any], dotted_key:
     except BadConfig:
         raise
     except Exception as error:
-        raise BadConfig(
-            f"{dotted_key}: {name_of(cls)}({_arguments_text(init_args)}) raised {type(error).__name__}: {error}"
-        ) from error
-
-
-def _arguments_text(init_args: Mapping[str, Any]) -> str:
-    text = ", ".join(f"{k}={v!r}" for k, v in init_args.items())
-    return text if len(text) < 200 else text[:197] + "..."
+        text = ", ".join(f"{k}={v!r}" for k, v in init_args.items())
+        call = f"{name_of(cls)}({text if len(text) < 200 else text[:197] + '...'})"
+        raise BadConfig(f"{dotted_key}: {call} raised {type(error).__name__}: {error}") from error

@@ -71,7 +71,9 @@ def resume(
     refuse_changes(before.resolved, config.resolved)
     check_runtime(vars(config))
     with watching(watch, progress) as shown:
-        return _continue(folder, before, checked(config), shown, callbacks)
+        experiment = checked(config)
+        with reopened(folder, before, experiment) as run_dir:
+            return carry_out(experiment, run_dir, True, shown, callbacks)
 
 
 def run_or_resume(experiment: Experiment, watch: Watch | None) -> Result | None:
@@ -92,15 +94,8 @@ def run_or_resume(experiment: Experiment, watch: Watch | None) -> Result | None:
     refuse_changes(before.resolved, config.resolved)
     if (view / "summary.json").is_file() and config.top.rounds == before.top.rounds:
         return None
-    return _continue(local_folder(address), before, experiment, watch, ())
-
-
-def _continue(
-    folder: Path, before: Config, experiment: Experiment, watch: Watch | None, callbacks: Sequence[Callback]
-) -> Result:
-    """Executes the rest of the run in this directory; before: the config that is saved there."""
-    with reopened(folder, before, experiment) as run_dir:
-        return carry_out(experiment, run_dir, True, watch, callbacks)
+    with reopened(local_folder(address), before, experiment) as run_dir:
+        return carry_out(experiment, run_dir, True, watch, ())
 
 
 @contextmanager

@@ -238,7 +238,7 @@ def _numbers(values: Sequence[Any]) -> list[str]:
 
 
 def profile_tables(timings: Sequence[Candidate], kernels: Sequence[dict[str, Any]]) -> None:
-    """Prints the results of `raylfl.runtime.profile.profile`: forms of the gradient oracle, fastest first, and kernels."""
+    """Prints the results of `raylfl.runtime.profile.profile`: forms of the gradient oracle, and kernels."""
     best, rule = timings[0], next(t for t in timings if t.rule)
     say("Forms of the gradient oracle, one process, median rounds:")
     rows_table(
@@ -295,15 +295,10 @@ def runs_table(paths: Sequence[Path], ends: Callable[[Path], dict[str, str]], co
     rows = []
     for run in runs:
         location, newest = address(run.path), run.newest
-        rows.append(
-            [
-                location if is_url(location) else shown(run.path),
-                str(run.setting.get(METHOD, "?")),
-                state_of(run, ends),
-                f"{len(run.rounds)}/{run.config.get('rounds', '?')}",
-                *(form.format(newest[name]) if name in newest else "" for name, form in measured.items()),
-            ]
-        )
+        values = [form.format(newest[name]) if name in newest else "" for name, form in measured.items()]
+        done = f"{len(run.rounds)}/{run.config.get('rounds', '?')}"
+        name = location if is_url(location) else shown(run.path)
+        rows.append([name, str(run.setting.get(METHOD, "?")), state_of(run, ends), done, *values])
     print_cells(rows, ["run", "algorithm", "state", "rounds", *measured])
 
 

@@ -25,19 +25,16 @@ class Score(Options):
     """The definition of the score of a run: a metric, its direction, and how its values are reduced to one number."""
 
     metric: Annotated[str, Doc("a name in `metrics.jsonl`")] = "test/accuracy"
-    mode: (
-        Annotated[
-            Literal["min", "max"],
-            Doc("whether smaller or larger values of the metric are better; null: known for losses and accuracies"),
-        ]
-        | None
-    ) = None
+    mode: Annotated[
+        Literal["min", "max"] | None,
+        Doc("whether smaller or larger values of the metric are better; null: known for losses and accuracies"),
+    ] = None
     score: Annotated[
         Literal["last", "best", "target"], Doc("the mean over the last rounds, the best round, or rounds to the target")
     ] = "last"
-    last: (
-        Annotated[int, Ge(1), Doc("rounds in the mean of `last`; null: a tenth of all rounds, from 1 to 100")] | None
-    ) = None
+    last: Annotated[
+        int | None, Ge(1), Doc("rounds in the mean of `last`; null: a tenth of all rounds, from 1 to 100")
+    ] = None
     target: Annotated[
         float | None, Doc("the value to reach; required by score target, and allowed with no other score")
     ] = None

@@ -16,7 +16,6 @@ in Ray Tune. A condition `when` lists config keys, in the space or not, and the 
 from __future__ import annotations
 
 import json
-import re
 import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +33,6 @@ Values = dict[str, Any]  # dotted config key -> value
 Draw = Callable[[str, "Domain"], Any]
 LISTS = ("grid", "choice")
 RANGES = ("uniform", "loguniform", "randint")
-EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")  # a number that yaml may read as a string
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,6 @@ class Domain:
         when = content.get("when") or {}
         if not isinstance(when, Mapping):
             raise BadValue(f"{path}.when", got=when, need="config keys and the values that they must have")
-        args = [_number(a) for a in args]
         if kind in RANGES:
             _check_range(f"{path}.{kind}", kind, args)
         return Domain(kind, args, {str(k): v if isinstance(v, list) else [v] for k, v in when.items()})
@@ -90,11 +87,6 @@ class Domain:
     def round_value(self, value: float) -> float:
         """A real number rounded to four digits, then clipped to the domain's range."""
         return float(min(max(float(f"{value:.4g}"), self.args[0]), self.args[1]))
-
-
-def _number(value: Any) -> Any:
-    """A value from a yaml file; numbers such as `1e-3`, which yaml reads as strings, are converted."""
-    return float(value) if isinstance(value, str) and EXPONENT.fullmatch(value) else value
 
 
 def _check_range(path: str, kind: str, args: list[Any]) -> None:

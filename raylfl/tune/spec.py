@@ -44,7 +44,7 @@ class SchedulerConfig(Options):
     """
 
     name: Annotated[Literal["fifo", "asha"], Doc("fifo: every setting runs to its last round")] = "fifo"
-    grace: Annotated[int, Ge(1), Doc("rounds before a setting may be stopped; null: a tenth of the rounds")] | None = (
+    grace: Annotated[int | None, Ge(1), Doc("rounds before a setting may be stopped; null: a tenth of the rounds")] = (
         None
     )
     reduction: Annotated[float, Gt(1), Doc("the best 1 / reduction of the settings continue")] = REDUCTION
@@ -86,7 +86,7 @@ class SweepConfig(Score):
     scheduler: Annotated[Any, Kind("a name, or a group of keys"), Doc("`fifo` or `asha`; options beside it")] = "fifo"
     search: Annotated[Literal["random", "optuna"], Doc("optuna: a study for each point of the grids")] = "random"
     samples: Annotated[int, Ge(1), Doc("draws of the keys without a grid, at each point of the grids")] = 1
-    concurrent: Annotated[int, Ge(1), Doc("settings at once; null: as many as fit")] | None = None
+    concurrent: Annotated[int | None, Ge(1), Doc("settings at once; null: as many as fit")] = None
     retries: Annotated[
         int, Ge(0), Doc("further attempts at a setting that failed, each from its newest checkpoints")
     ] = 1

@@ -57,18 +57,15 @@ class EvalConfig(Options):
             "`train/local_drift`, `update/drift`, `update/consensus`, `update/step`"
         ),
     ] = False
-    average: (
-        Annotated[
-            float,
-            Gt(0),
-            Le(1),
-            Doc(
-                "also measure the average of all models so far; 1: the plain average; below 1: later models count "
-                "more, as rho^-(r+1) (SFL's bounds need the value that `raylfl theory` prints)"
-            ),
-        ]
-        | None
-    ) = None
+    average: Annotated[
+        float | None,
+        Gt(0),
+        Le(1),
+        Doc(
+            "also measure the average of all models so far; 1: the plain average; below 1: later models count "
+            "more, as rho^-(r+1) (SFL's bounds need the value that `raylfl theory` prints)"
+        ),
+    ] = None
     inconsistency: Annotated[
         bool,
         Doc(
@@ -88,14 +85,11 @@ class StopConfig(Options):
 
     metric: Annotated[str | None, Doc("a name in `metrics.jsonl`; null: all rounds are run")] = None
     target: Annotated[float | None, Doc("stop at this value, or at a better one")] = None
-    patience: (
-        Annotated[
-            int,
-            Ge(1),
-            Doc("rounds without a new best value until the run stops; only rounds that measure the metric are checked"),
-        ]
-        | None
-    ) = None
+    patience: Annotated[
+        int | None,
+        Ge(1),
+        Doc("rounds without a new best value until the run stops; only rounds that measure the metric are checked"),
+    ] = None
     mode: Annotated[
         Literal["auto", "max", "min"],
         Doc("the better direction of the metric; auto: as stated in `metrics`, or known"),

@@ -24,17 +24,14 @@ class RuntimeConfig(Options):
     """
 
     backend: Annotated[Literal["ray", "local"], Doc("local: the same code in the calling process")] = "ray"
-    workers: (
-        Annotated[
-            int,
-            Ge(1),
-            Doc(
-                "the largest number of worker actors; null: one per client. A run starts with as many as there is room "
-                "for, and takes further ones when nodes join or become free"
-            ),
-        ]
-        | None
-    ) = None
+    workers: Annotated[
+        int | None,
+        Ge(1),
+        Doc(
+            "the largest number of worker actors; null: one per client. A run starts with as many as there is room "
+            "for, and takes further ones when nodes join or become free"
+        ),
+    ] = None
     cpus_per_worker: Annotated[float, Gt(0), Doc("CPUs that each worker reserves; fractions are allowed")] = 1.0
     gpus_per_worker: Annotated[
         float | Literal["auto"],
@@ -44,17 +41,14 @@ class RuntimeConfig(Options):
             "each worker while there are enough, else equal shares, and 0 without GPUs"
         ),
     ] = "auto"
-    processes_per_worker: (
-        Annotated[
-            int,
-            Ge(1),
-            Doc(
-                "processes of each worker, over which the model shards itself in `configure_model`: one on each GPU, "
-                "or on CPUs; null: as many as GPUs, at least one"
-            ),
-        ]
-        | None
-    ) = None
+    processes_per_worker: Annotated[
+        int | None,
+        Ge(1),
+        Doc(
+            "processes of each worker, over which the model shards itself in `configure_model`: one on each GPU, "
+            "or on CPUs; null: as many as GPUs, at least one"
+        ),
+    ] = None
     placement: Annotated[
         Literal["auto", "shared", "pinned"],
         Doc(
@@ -82,17 +76,14 @@ class RuntimeConfig(Options):
     address: Annotated[
         str | None, Doc("the address of a running cluster; null: `RAY_ADDRESS`, or else a new cluster")
     ] = None
-    object_store_mb: (
-        Annotated[
-            int,
-            Ge(80),
-            Doc(
-                "megabytes of the object store (Ray's minimum is 75) on a cluster started for the run; "
-                "null: 0.3 of the memory, allocated as it is used"
-            ),
-        ]
-        | None
-    ) = None
+    object_store_mb: Annotated[
+        int | None,
+        Ge(80),
+        Doc(
+            "megabytes of the object store (Ray's minimum is 75) on a cluster started for the run; "
+            "null: 0.3 of the memory, allocated as it is used"
+        ),
+    ] = None
     threads: Annotated[int, Ge(1), Doc("threads of torch in a worker")] = 1
     precision: Annotated[
         str | None,
@@ -101,17 +92,14 @@ class RuntimeConfig(Options):
             "19-bit numbers on a GPU's matrix units); null: the precision of dtype"
         ),
     ] = None
-    micro_cohort: (
-        Annotated[
-            int,
-            Ge(1),
-            Doc(
-                "the most clients that one vectorised call trains; null: 32 (large models) to 128 (small ones) on a "
-                "CPU, on a GPU as many as its memory holds; lower it if some workers stay idle"
-            ),
-        ]
-        | None
-    ) = None
+    micro_cohort: Annotated[
+        int | None,
+        Ge(1),
+        Doc(
+            "the most clients that one vectorised call trains; null: 32 (large models) to 128 (small ones) on a "
+            "CPU, on a GPU as many as its memory holds; lower it if some workers stay idle"
+        ),
+    ] = None
     vectorize: Annotated[
         Vectorize,
         Doc(
@@ -129,16 +117,13 @@ class RuntimeConfig(Options):
         Literal["auto", "never"],
         Doc("local steps on a GPU as CUDA graphs; auto: if these have the same bits; changes no result"),
     ] = "auto"
-    compile: (
-        Annotated[
-            str,
-            Doc(
-                "`inductor` or another backend of `torch.compile`, for `training_step`: clients run one at a time, by "
-                "autograd; workers need seconds to import the compiler, and results differ from autograd's by rounding"
-            ),
-        ]
-        | None
-    ) = None
+    compile: Annotated[
+        str | None,
+        Doc(
+            "`inductor` or another backend of `torch.compile`, for `training_step`: clients run one at a time, by "
+            "autograd; workers need seconds to import the compiler, and results differ from autograd's by rounding"
+        ),
+    ] = None
     layout: Annotated[
         Layout,
         Doc(
@@ -155,14 +140,11 @@ class RuntimeConfig(Options):
     on_nonfinite: Annotated[
         Literal["fail", "drop"], Doc("if an upload is not finite: end the run, or count the upload as lost")
     ] = "fail"
-    client_timeout: (
-        Annotated[
-            float,
-            Gt(0),
-            Doc("the time limit of a worker in seconds; for its share of a round, and for each part of an evaluation"),
-        ]
-        | None
-    ) = None
+    client_timeout: Annotated[
+        float | None,
+        Gt(0),
+        Doc("the time limit of a worker in seconds; for its share of a round, and for each part of an evaluation"),
+    ] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -32,10 +32,9 @@ class TopConfig(Options):
     seed: Annotated[int, Ge(0), Doc("the seed of every random draw")] = 0
     rounds: Annotated[int, Ge(0), Doc("the number of communication rounds; may be raised when a run is resumed")] = 100
     dtype: Annotated[Literal["float32", "float64"], Doc("the dtype of parameters, data and all arithmetic")] = "float32"
-    num_clients: (
-        Annotated[int, Ge(1), Doc("the number of clients N; null: given by the partition (`natural`, `file`), else 10")]
-        | None
-    ) = None
+    num_clients: Annotated[
+        int | None, Ge(1), Doc("the number of clients N; null: given by the partition (`natural`, `file`), else 10")
+    ] = None
     weights: Annotated[
         Literal["uniform", "data_size"],
         Doc(
@@ -77,23 +76,17 @@ class ComponentConfig(Options):
 class ModelConfig(ComponentConfig):
     """`model`: the class of the model, its arguments, and the names of the parameters and buffers that travel."""
 
-    trainable: (
-        Annotated[
-            Patterns,
-            Doc(
-                "names of layers or parameters, with wildcards (`body.2`, `*lora*`): only these are trained and sent; "
-                "null: all that the model trains"
-            ),
-        ]
-        | None
-    ) = None
-    buffers: (
-        Annotated[
-            Patterns,
-            Doc(
-                "names of buffers or layers, with wildcards (`*num_batches_tracked`): only these buffers travel; null: "
-                "floating-point buffers in the state_dict, and with `local.buffers=local` all buffers in it"
-            ),
-        ]
-        | None
-    ) = None
+    trainable: Annotated[
+        Patterns | None,
+        Doc(
+            "names of layers or parameters, with wildcards (`body.2`, `*lora*`): only these are trained and sent; "
+            "null: all that the model trains"
+        ),
+    ] = None
+    buffers: Annotated[
+        Patterns | None,
+        Doc(
+            "names of buffers or layers, with wildcards (`*num_batches_tracked`): only these buffers travel; null: "
+            "floating-point buffers in the state_dict, and with `local.buffers=local` all buffers in it"
+        ),
+    ] = None

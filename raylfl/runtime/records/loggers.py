@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from raylfl.components.extras import require
@@ -66,23 +66,23 @@ class Loggers:
                 self.say(f"logger {name} could not be opened and is left out ({type(error).__name__}: {error})")
 
     def log(self, metrics: dict[str, Any]) -> None:
-        """Passes one row of metrics.jsonl to every open logger; a logger that fails is dropped with a message."""
-        for name in list(self._open):
-            self._try(name, lambda logger: logger.log(metrics))
+        """Passes one row of metrics.jsonl to every open logger."""
+        self._call("log", metrics)
 
     def close(self) -> None:
         """Closes every open logger."""
-        for name in list(self._open):
-            self._try(name, lambda logger: logger.close())
+        self._call("close")
         self._open.clear()
 
-    def _try(self, name: str, action: Callable[[Logger], None]) -> None:
-        try:
-            action(self._open[name])
-        except Exception as error:
-            del self._open[name]
-            reason = f"{type(error).__name__}: {error}"
-            self.say(f"logger {name} failed and gets no further rows ({reason}); metrics.jsonl continues")
+    def _call(self, method: str, *arguments: Any) -> None:
+        """Calls a method of every open logger; a logger that fails is dropped with a message."""
+        for name, logger in list(self._open.items()):
+            try:
+                getattr(logger, method)(*arguments)
+            except Exception as error:
+                del self._open[name]
+                reason = f"{type(error).__name__}: {error}"
+                self.say(f"logger {name} failed and gets no further rows ({reason}); metrics.jsonl continues")
 
 
 def open_logger(logger: ComponentConfig, config: Config, run_dir: RunDirectory, say: Say) -> Logger:
@@ -123,25 +123,19 @@ class LightningLogger:
 
 @LOGGERS.register("csv")
 class Csv(LightningLogger):
-    """Lightning's CSV logger, which writes csv/metrics.csv.
-
-    Lightning's logger overwrites the file, so a resumed run first logs its earlier rounds again.
-    """
+    """Lightning's CSV logger, which writes csv/metrics.csv."""
 
     def __init__(self, config: Config, run_dir: RunDirectory, say: Say):
         from lightning.pytorch.loggers import CSVLogger
 
         super().__init__(CSVLogger(str(run_dir.path), name="csv", version="", flush_logs_every_n_steps=1), config)
-        for row in run_dir.metrics():
+        for row in run_dir.metrics():  # before a resume: Lightning's logger overwrites the file
             self.log(row)
 
 
 @LOGGERS.register("tensorboard")
 class TensorBoard(LightningLogger):
-    """TensorBoard's event files, in the folder tensorboard/.
-
-    A resumed run adds a file, which TensorBoard joins with the earlier one.
-    """
+    """TensorBoard's event files, in the folder tensorboard/."""
 
     def __init__(self, config: Config, run_dir: RunDirectory, say: Say):
         from lightning.pytorch.loggers import TensorBoardLogger
