@@ -125,8 +125,8 @@ class Registry(Generic[T]):
         for declared in source.registered(self.package):
             if declared.name in found:
                 raise ValueError(f"two {self.kind} are called {declared.name}")
-            load = partial(_imported, declared)
-            found[declared.name] = Entry(declared.name, declared.summary, declared.paper, load, declared.options)
+            about = declared.summary, declared.paper, declared.load, declared.options
+            found[declared.name] = Entry(declared.name, *about)
         return found
 
     @property
@@ -294,10 +294,6 @@ def library_of(value: Any) -> str | None:
     if not file or (installed and not file.startswith((OWN, *PACKAGES))):
         return "Python"
     return str(value.__module__).partition(".")[0] if installed and inspect.isroutine(value) else None
-
-
-def _imported(declared: source.Declared) -> Any:
-    return getattr(importlib.import_module(declared.module), declared.node.name)
 
 
 def _module_of(cls: type) -> str:

@@ -7,6 +7,7 @@ cannot be resolved without an import counts as Any here: its value is checked wh
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import typing
 from collections.abc import Iterable, Iterator
@@ -28,6 +29,10 @@ class Declared:
     paper: str
     module: str
     node: ast.ClassDef
+
+    def load(self) -> Any:
+        """The class, imported."""
+        return getattr(importlib.import_module(self.module), self.node.name)
 
     @property
     def summary(self) -> str:

@@ -143,9 +143,6 @@ def build(registry: Registry[T], options: Mapping[str, Any], dotted_key: str) ->
     if all(options.get(key) is None for key in NAMING):
         raise BadConfig(f"{dotted_key}.name is missing; one of {', '.join(registry.names())}")
     component_options = {key: value for key, value in options.items() if key not in NAMING}
-    problems = mistakes(registry, options, component_options, dotted_key)
-    if problems:
-        raise BadConfig(problems)
     return make_typed(registry.choose(options, dotted_key)[0], component_options, dotted_key)
 
 

@@ -182,21 +182,11 @@ def resolve(merged: Mapping[str, Any], groups: Mapping[str, Any]) -> Config:
         }
     stated_directions(resolved)
     for group in ("model", "data"):
-        parts[group].target = _target(parts[group].class_path, group)
+        path = parts[group].class_path
+        # made-up paths of objects passed from Python, and paths in __main__, which is another module in each process
+        if path is not None and (given_for(path) or path.startswith("__main__.")):
+            parts[group].target = import_class(path, group)
     return Config(**parts, resolved=escape(resolved), objects=passing(parts))
-
-
-def _target(path: str | None, dotted_key: str) -> Any:
-    """The object of this class path if other processes cannot import the path; otherwise None.
-
-    Other processes cannot import two kinds of paths: made-up paths of objects passed from Python, and paths in
-    `__main__`, which is a different module in each process.
-    """
-    return (
-        import_class(path, dotted_key)
-        if path is not None and (given_for(path) or path.startswith("__main__."))
-        else None
-    )
 
 
 def typed_groups(merged: Mapping[str, Any]) -> dict[str, Any]:

@@ -136,7 +136,7 @@ def assemble(config: Config) -> Experiment:
     )
     return Experiment(
         config=config,
-        labels=source.labels,
+        labels=source.samples.labels,
         split=split,
         optimum=known_optimum(source.data, population.weights, partition == "natural"),
         world=world,

@@ -71,11 +71,6 @@ class LoadedData:
         """The `notes`, each with the name of the data class."""
         return [f"data class {type(self.data).__name__}: {note}" for note in self.notes]
 
-    @property
-    def labels(self) -> Ints | None:
-        """The labels of the training samples [n], if they are known; None: unlabelled, or not read so far."""
-        return self.samples.labels
-
 
 def class_of(config: Config, group: str) -> Any:
     """The class of the group (`model` or `data`), or the factory or instance passed from Python. Raises BadConfig."""

@@ -196,8 +196,9 @@ class Session:
 
     def _resume(self) -> None:
         saved = sources.read(self.run_dir.path)
-        if line := sources.change_line(sources.changed_names(saved, self.experiment.sources)):
-            self.say(f"warning: {line}: the rest may differ from an undisturbed run")
+        if changed := ", ".join(sources.changed_names(saved, self.experiment.sources)):
+            line = f"warning: the source of {changed} has changed since this run began"
+            self.say(f"{line}: the rest may differ from an undisturbed run")
         state = self.checkpoints.newest(self.backend, self.federation.collect())
         if state is None:
             self.run_dir.truncate({})
@@ -277,7 +278,7 @@ def write_records(experiment: Experiment, run_dir: RunDirectory) -> None:
     """Writes the files of a run directory before the first round (docs/formats.md)."""
     run_dir.write_config(experiment.config.resolved)
     if experiment.sources:
-        run_dir.write(sources.FILE, sources.as_text(experiment.sources))
+        run_dir.write(sources.FILE, json.dumps(experiment.sources, indent=2) + "\n")
     if experiment.logged_directions:
         run_dir.write(DIRECTIONS, json.dumps(experiment.logged_directions))
     if experiment.client_names is not None and experiment.clients <= MOST_CLIENTS:

@@ -45,8 +45,8 @@ PULSE_SECONDS = 30.0  # time between lines about running trials
 SCRATCH = ".tune"  # Ray Tune's own files, hidden from `raylfl report`
 
 
-class SweepRun:
-    """The trials of a sweep; `carry_out` makes those that have not ended.
+class SweepRun(Callback):
+    """The trials of a sweep; `carry_out` makes those that have not ended, with lines for the user by Ray Tune's hooks.
 
     mirror: copies the sweep's files to its URL, except the run directories, which each run copies itself; None: no URL.
     """
@@ -58,6 +58,8 @@ class SweepRun:
         self.runtime, self.mirror = runtime, mirror
         self.searching = sweep.options.search == "optuna"
         self.runs: dict[str, list[PlannedRun]] = {}  # of each trial, by its id
+        self.ended: set[str] = set()  # the trials that have ended here, by id
+        self._done, self._said_at = 0, time.monotonic()  # trials ended so far; the time of the newest line
 
     def plan(self, setting: int, values: Values) -> Trial:
         """Plans the trial of a setting, and writes it to the journal."""
@@ -88,15 +90,14 @@ class SweepRun:
     def carry_out(self) -> None:
         """Runs all open trials until each has ended. Raises KeyboardInterrupt if it is interrupted."""
         left = [trial for trial in self.trials if self.end_of(trial).state in (OPEN, FAILED)]
-        done = len(self.runs) - len(left)
+        self._done = len(self.runs) - len(left)
         search = self._studies() if self.searching else None
         if not left and (search is None or search.complete):
             return
-        log = TrialLog(self.end, self.say, self.sweep.rounds, self.total, done)
         # Ray Tune leaves its own handlers behind: a later Ctrl-C would have no effect
         with quiet(), handlers_kept(signal.SIGINT, signal.SIGUSR1):
-            self._tuner(left, log, search).fit()
-        if {trial.id for trial in left} - log.ended or (search is not None and not search.complete):
+            self._tuner(left, search).fit()
+        if {trial.id for trial in left} - self.ended or (search is not None and not search.complete):
             raise KeyboardInterrupt
 
     def end_of(self, trial: Trial) -> End:
@@ -139,7 +140,7 @@ class SweepRun:
 
         return Studies(self.sweep, self.trials, scores, propose, self.config, self.say)
 
-    def _tuner(self, left: Sequence[Trial], log: TrialLog, search: Any) -> tune.Tuner:
+    def _tuner(self, left: Sequence[Trial], search: Any) -> tune.Tuner:
         """Ray Tune's Tuner for the trials that have not ended, `left`, or for those that `search` proposes."""
         options, mode = self.sweep.options, self.sweep.score.direction
         need = self.need
@@ -170,7 +171,7 @@ class SweepRun:
                 **self._scratch(),
                 failure_config=tune.FailureConfig(max_failures=options.retries),
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # the runs have their own
-                callbacks=[log],
+                callbacks=[self],
                 verbose=0,
             ),
         )
@@ -229,6 +230,39 @@ class SweepRun:
         reason = next(filter(None, [end.reason, *diverged, report.get("reason")]), "")
         return f"{trial.id}  {end.state}{rounds}{value}{lost}{'  ' + reason.splitlines()[0] if reason else ''}"
 
+    # -- hooks of Ray Tune ---------------------------------------------------------------------------------------
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self._end(str(trial), trial.last_result)
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self._end(str(trial), trial.last_result, cause(trial))
+
+    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self._say(f"{trial}  failed ({cause(trial)}): tried again from its newest checkpoints")
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        if time.monotonic() - self._said_at < PULSE_SECONDS:
+            return
+        running = [trial for trial in trials if trial.status == "RUNNING"]
+        if not running:
+            self._say("waiting for the trials' processes to start")
+            return
+        done = {trial: trial.last_result.get(TIME) for trial in running[:4]}
+        rounds = self.sweep.rounds
+        progress = ", ".join(str(trial) if n is None else f"{trial} {n}/{rounds}" for trial, n in done.items())
+        self._say(f"{len(running)} running: {progress}{', ...' if len(running) > 4 else ''}")
+
+    def _end(self, trial_id: str, last: Mapping[str, Any] | None, error: str = "") -> None:
+        self.ended.add(trial_id)
+        line = self.end(trial_id, last, error)
+        self._done += 1
+        self._say(line)
+
+    def _say(self, text: str) -> None:
+        self._said_at = time.monotonic()
+        self.say(f"[{self._done}/{self.total}] {text}")
+
 
 def name_of(trial: Any) -> str:
     """The id of a trial of Ray Tune in the journal."""
@@ -237,7 +271,7 @@ def name_of(trial: Any) -> str:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """A context without Ray Tune's output, log files and working directories; `TrialLog` prints the progress."""
+    """A context without Ray Tune's output, log files and working directories; `SweepRun` prints the progress."""
     variables = {
         "RAY_CHDIR_TO_TRIAL_DIR": "0",
         "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
@@ -305,45 +339,6 @@ class SchedulerByKind(FIFOScheduler):
     def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
         scheduler, named = self._of(trial.config["setting"])
         scheduler.on_trial_remove(tune_controller, named)
-
-
-class TrialLog(Callback):
-    """Records the ends of trials by `end` (`SweepRun.end`), and prints running trials every PULSE_SECONDS."""
-
-    def __init__(self, end: Callable[..., str], say: Say, rounds: int, total: int, done: int):
-        self.end, self.say, self.rounds, self.total, self.done = end, say, rounds, total, done
-        self.ended: set[str] = set()
-        self._said_at = time.monotonic()
-
-    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._end(str(trial), trial.last_result)
-
-    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._end(str(trial), trial.last_result, cause(trial))
-
-    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._say(f"{trial}  failed ({cause(trial)}): tried again from its newest checkpoints")
-
-    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        if time.monotonic() - self._said_at < PULSE_SECONDS:
-            return
-        running = [trial for trial in trials if trial.status == "RUNNING"]
-        if not running:
-            self._say("waiting for the trials' processes to start")
-            return
-        done = {trial: trial.last_result.get(TIME) for trial in running[:4]}
-        progress = ", ".join(str(trial) if n is None else f"{trial} {n}/{self.rounds}" for trial, n in done.items())
-        self._say(f"{len(running)} running: {progress}{', ...' if len(running) > 4 else ''}")
-
-    def _end(self, trial_id: str, last: Mapping[str, Any] | None, error: str = "") -> None:
-        self.ended.add(trial_id)
-        line = self.end(trial_id, last, error)
-        self.done += 1
-        self._say(line)
-
-    def _say(self, text: str) -> None:
-        self._said_at = time.monotonic()
-        self.say(f"[{self.done}/{self.total}] {text}")
 
 
 def cause(trial: Any) -> str:

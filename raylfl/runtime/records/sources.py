@@ -8,7 +8,7 @@ import inspect
 import json
 import sys
 import sysconfig
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -94,11 +94,6 @@ def _digest(text: str, name: str) -> str:
     return hashlib.sha256("\n".join(line.rstrip() for line in lines).encode()).hexdigest()
 
 
-def as_text(sources: Sources) -> str:
-    """The content of sources.json."""
-    return json.dumps(sources, indent=2) + "\n"
-
-
 def read(folder: Path) -> Sources:
     """The content of sources.json in a run directory; empty if there is none, or if it is damaged."""
     path = folder / FILE
@@ -123,8 +118,3 @@ def changed_names(earlier: Mapping[str, Mapping[str, str]], now: Mapping[str, Ma
     both = [(name, earlier[name], now[name]) for name in earlier if name in now]
     alike = [(name, a, b) for name, a, b in both if bool(a["file"]) == bool(b["file"])]
     return [name for name, a, b in alike if a["sha256"] != b["sha256"]]
-
-
-def change_line(names: Sequence[str]) -> str:
-    """One line about classes whose source has changed; empty if there are none."""
-    return f"the source of {', '.join(names)} has changed since this run began" if names else ""

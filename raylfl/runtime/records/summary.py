@@ -91,23 +91,19 @@ def cpu_model() -> str:
 
 def git_commit(folder: Path | None = None) -> str | None:
     """The git commit of a folder, or here, with `+changes` if tracked files differ; None outside a repository."""
-    try:
-        head, changes = _git(folder, "rev-parse", "HEAD"), _git(folder, "status", "--porcelain", "-uno")
-        return head if changes == "" else head and f"{head}+changes"  # also if git cannot say whether there are any
-    except (OSError, subprocess.TimeoutExpired):
-        return None
+    head, changes = _git(folder, "rev-parse", "HEAD"), _git(folder, "status", "--porcelain", "-uno")
+    return head if changes == "" else head and f"{head}+changes"  # also if git cannot say whether there are any
 
 
 def raylfl_commit() -> str | None:
     """The git commit of the checkout from which raylfl is imported; None for an installed package."""
     folder = Path(__file__).parent
-    try:
-        return git_commit(folder) if _git(folder, "ls-files", Path(__file__).name) else None
-    except (OSError, subprocess.TimeoutExpired):
-        return None
+    return git_commit(folder) if _git(folder, "ls-files", Path(__file__).name) else None
 
 
 def _git(folder: Path | None, *arguments: str) -> str | None:
     """The output of a git command in a folder; None if it fails."""
-    done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=5)
-    return None if done.returncode else done.stdout.strip()
+    with suppress(OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=5)
+        return None if done.returncode else done.stdout.strip()
+    return None
