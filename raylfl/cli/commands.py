@@ -95,7 +95,6 @@ def _finished(result: Any) -> None:
 
 
 def _say_stop(result: Any) -> None:
-    """Prints why a run was stopped early, if it was."""
     from raylfl.python.console import say, shown
 
     if result.stopped_early is not None:

@@ -128,7 +128,6 @@ def _ports() -> Iterator[Finding]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine that no program uses now."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for s in sockets:

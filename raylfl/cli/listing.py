@@ -103,7 +103,6 @@ def _is_module(path: str) -> bool:
 
 
 def _options(cls: type) -> Iterator[tuple[str, str]]:
-    """Pairs (option, its type in words with its default) of a component's class."""
     hints = source.options_of_class(cls) or {}
     if dataclasses.is_dataclass(cls):
         defaults = {field.name: field.default for field in dataclasses.fields(cls)}

@@ -45,7 +45,6 @@ def new_job(folder: Path) -> list[Path]:
 
 
 def _write(command: str, contents: dict[Path, str]) -> list[Path]:
-    """Writes new files; returns their paths. contents: path -> text. Raises BadConfig if one of them exists."""
     if existing := [str(path) for path in contents if path.exists()]:
         raise BadConfig(f"{command}: {', '.join(existing)} exists: nothing was written")
     for path, text in contents.items():

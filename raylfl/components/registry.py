@@ -243,7 +243,6 @@ def standing_for(objects: Mapping[str, Any]) -> Iterator[None]:
 
 
 def given_for(path: str) -> bool:
-    """Whether `standing_for` maps this class path to an object."""
     return path in _given.get({})
 
 

@@ -31,7 +31,6 @@ class Declared:
     node: ast.ClassDef
 
     def load(self) -> Any:
-        """The class, imported."""
         return getattr(importlib.import_module(self.module), self.node.name)
 
     @property

@@ -65,7 +65,6 @@ def _targets(config: Mapping[str, Any], text: str, path: KeyPath) -> Iterator[Ke
 
 
 def _at(config: Any, path: KeyPath) -> Any:
-    """The value at this path; None if there is none."""
     for key in path:
         if isinstance(config, Mapping):
             config = config.get(key)

@@ -13,8 +13,6 @@ from collections.abc import Iterator, Mapping
 from functools import reduce
 from typing import Any, Literal
 
-from raylfl.config.load import load_config
-from raylfl.config.objects import ObjectLayer
 from raylfl.errors import BadConfig
 
 Purpose = Literal["resume", "group", "digest"]
@@ -92,11 +90,6 @@ def defining(resolved: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a resolved config that a resumed run must keep (`identity`), with values converted to plain JSON."""
     keys: dict[str, Any] = json.loads(json.dumps(identity(resolved, of="resume"), default=str))
     return keys
-
-
-def complete_options(saved: Mapping[str, Any], objects: Mapping[str, Any]) -> dict[str, Any]:
-    """The resolved config of a checkpoint, completed with the defaults of newer options; objects: by class path."""
-    return load_config(saved, object_layer=ObjectLayer({}, dict(objects))).resolved
 
 
 def fingerprint_of_config(resolved: Mapping[str, Any]) -> str:

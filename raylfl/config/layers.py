@@ -142,6 +142,5 @@ def _merge_values(earlier: Any, later: Any, path: KeyPath) -> Any:
 
 
 def _has_other_name(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> bool:
-    """Whether `later` has another name or class_path than `earlier`, which has one of the two."""
     named = any(earlier.get(key) is not None for key in NAMING)
     return named and any(key in later and later[key] != earlier.get(key) for key in NAMING)

@@ -161,7 +161,6 @@ def importable(value: Any) -> bool:
 
 
 def can_import(path: str, group: str) -> bool:
-    """Whether this process can import the class path of this config group."""
     try:
         import_class(path, group)
     except BadValue:

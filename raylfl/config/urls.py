@@ -10,12 +10,10 @@ from raylfl.errors import BadValue
 
 
 def is_url(path: object) -> bool:
-    """Whether a place of runs is a URL rather than a folder."""
     return "://" in str(path)
 
 
 def join(url: str, *names: str) -> str:
-    """The URL with these names appended, separated by slashes."""
     return "/".join([url.rstrip("/"), *names])
 
 

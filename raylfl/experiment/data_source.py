@@ -68,7 +68,6 @@ class LoadedData:
 
     @property
     def warnings(self) -> list[str]:
-        """The `notes`, each with the name of the data class."""
         return [f"data class {type(self.data).__name__}: {note}" for note in self.notes]
 
 

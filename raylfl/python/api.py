@@ -208,7 +208,6 @@ def checked(config: Config) -> Experiment:
 
 
 def begin(experiment: Experiment, watch: Watch | None, callbacks: Sequence[Callback] = ()) -> Result:
-    """Executes a new run; the arguments are those of `several.run`."""
     with new_run_directory(experiment, quiet=watch is not None) as run_dir:
         return carry_out(experiment, run_dir, False, watch, callbacks)
 

@@ -154,7 +154,6 @@ class Watcher:
         self._unprinted, self._last_line = "", time.monotonic()
 
     def _end_line(self) -> None:
-        """Ends the line that would be overwritten, if there is one."""
         if self._width:
             sys.stdout.write("\n")
             self._width = 0

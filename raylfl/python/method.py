@@ -154,5 +154,4 @@ def method(
 
 
 def _like(x: Any, tensor: Tensor) -> Any:
-    """The tensor as a numpy array if `x` is one."""
     return tensor if isinstance(x, Tensor) else tensor.numpy()

@@ -187,7 +187,6 @@ class Session:
             raise
 
     def _write_down(self, record: RoundRecord) -> None:
-        """Appends a round to the record files; raises Displaced if others have moved, deleted or changed them."""
         self.run_dir.append("participation.jsonl", encode_row(record.row))
         if record.graph_line is not None:
             self.run_dir.append(OF_GRAPHS, record.graph_line)

@@ -13,7 +13,7 @@ import numpy as np
 from raylfl.components.options import Doc, Ge, Options
 from raylfl.diagnostics.metric_names import Better, direction
 from raylfl.errors import BadValue
-from raylfl.report.derived import BEST, final_rounds
+from raylfl.report.derived import final_rounds
 from raylfl.report.runs import RunRecord
 
 TIME, SCORE = "round", "score"  # keys of a trial's report to Ray Tune
@@ -62,17 +62,11 @@ class Score(Options):
 
     @property
     def worst(self) -> float:
-        """The score of a diverged run."""
         return -WORST if self.direction == "max" else WORST
 
     def window(self, rounds: int) -> int:
         """The number of last rounds over which score `last` averages, in a run of `rounds` rounds."""
         return self.last or final_rounds(rounds)
-
-    def report_choices(self, rounds: int) -> dict[str, Any]:
-        """The choices of a report (`raylfl.report.page.content_of`) with which it ranks settings by this score."""
-        last = BEST if self.score == "best" else self.window(rounds)
-        return {"metric": self.metric, "target": self.target, "last": last}
 
     def of(self, run: RunRecord) -> float | None:
         """The run's score, in the metric's unit or in rounds; None if not measured, or the target was not reached."""
@@ -120,7 +114,6 @@ class RunningScore:
 
     @property
     def value(self) -> float | None:
-        """The score so far; None before the metric is first measured."""
         if self._best is None:
             return None
         if self.score.target is not None:

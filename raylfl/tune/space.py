@@ -125,10 +125,6 @@ class Space:
             raise BadConfig(problems)
         return Space(_order(keys))
 
-    @property
-    def kinds(self) -> set[str]:
-        return {domain.kind for domains in self.keys.values() for domain in domains}
-
     def points(self, samples: int, seed: int, base: Mapping[str, Any]) -> list[Values]:
         """All points of the grids, each with `samples` draws of the other domains, without repetitions.
 
@@ -167,7 +163,6 @@ class Space:
         return cells
 
     def _is_drawn(self, name: str) -> bool:
-        """Whether a key of a condition gets its value from a domain that is not a grid."""
         domains = [self.keys[key] for key in self.keys if name == key or name.startswith(f"{key}.")]
         return any(domain.kind != "grid" for alternatives in domains for domain in alternatives)
 

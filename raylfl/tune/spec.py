@@ -26,6 +26,7 @@ from raylfl.config.load import Config, compose, load_config, resolve_interpolati
 from raylfl.config.text import FORMAT, KEY, refuse_other
 from raylfl.diagnostics.metric_names import stated_directions
 from raylfl.errors import BadConfig, BadValue
+from raylfl.report.derived import BEST
 from raylfl.report.runs import is_run, readable
 from raylfl.tune.score import Score
 from raylfl.tune.space import LISTS, RANGES, Space, Values
@@ -118,7 +119,6 @@ class Sweep:
 
     @property
     def score(self) -> Score:
-        """The definition of a run's score."""
         return self.options
 
     @property
@@ -251,7 +251,7 @@ def read_content(path: Path) -> dict[str, Any]:
 
 
 def shown_choices(folder: Path) -> dict[str, Any]:
-    """The choices (`Score.report_choices`) with which a report on a sweep's directory ranks settings as the sweep does.
+    """The choices with which a report (`content_of`) on a sweep's directory ranks settings as the sweep does.
 
     Empty for another directory, and if no run has measured the sweep's metric yet.
     """
@@ -260,17 +260,22 @@ def shown_choices(folder: Path) -> dict[str, Any]:
     sweep = make_sweep(read_content(folder / "sweep.yaml"))
     runs = [readable(path) for path in folder.iterdir() if is_run(path)]
     measured = any(run is not None and run.measured(sweep.score.metric) for run in runs)
-    return sweep.score.report_choices(sweep.rounds) if measured else {}
+    if not measured:
+        return {}
+    score = sweep.score
+    last = BEST if score.score == "best" else score.window(sweep.rounds)
+    return {"metric": score.metric, "target": score.target, "last": last}
 
 
 def check_together(sweep: Sweep) -> None:
     """Checks that the keys of a sweep are consistent with each other; raises BadConfig for the first conflict."""
-    options, kinds = sweep.options, sweep.space.kinds
-    if options.samples > 1 and not kinds - {"grid"}:
+    options = sweep.options
+    drawn = any(domain.kind != "grid" for domains in sweep.space.keys.values() for domain in domains)
+    if options.samples > 1 and not drawn:
         raise BadValue(
             "samples", got=options.samples, need="1", hint="the space holds only grids, which run every value"
         )
-    if options.search == "optuna" and not kinds - {"grid"}:
+    if options.search == "optuna" and not drawn:
         raise BadValue(
             "search", got="optuna", need="random, or a space with keys to draw", hint="write choice for grid"
         )

@@ -97,7 +97,6 @@ class Study:
         return {"values": self.space.point(self.cell, suggest, self.base)}
 
     def _parameters(self, values: Values) -> dict[str, Any]:
-        """The values of a setting as Optuna's parameters."""
         parameters: dict[str, Any] = {}
 
         def note(key: str, domain: Domain) -> Any:

@@ -179,7 +179,8 @@ def carry_out(spec: Sweep, experiment: Experiment, folder: Path, url: str | None
             shutil.rmtree(folder / SCRATCH, ignore_errors=True)
             if mirror is not None:
                 clear(join(mirror.url, SCRATCH))
-    failed = {name: end.reason for name, end in run.ends.items() if end.state == FAILED}
+    ends = {trial.id: run.end_of(trial) for trial in run.trials}
+    failed = {name: end.reason for name, end in ends.items() if end.state == FAILED}
     return SweepResult(folder, settings, failed, spec)
 
 

@@ -86,7 +86,6 @@ class SeedRuns:
         return self.done, self.scores
 
     def close(self) -> None:
-        """Saves and closes the open runs."""
         while self._open:
             self._open.popitem()[1].close()
 
@@ -142,7 +141,6 @@ class SettingTrial(tune.Trainable):
             return {SCORE: self.job.score.worst, TIME: self.job.rounds, "state": FAILED, "reason": reason, "done": True}
 
     def cleanup(self) -> None:
-        """Saves and closes the runs, and ends the further processes."""
         self._close()
         for actor in self.actors:
             ray.kill(actor)

@@ -83,7 +83,6 @@ class SweepRun(Callback):
 
     @cached_property
     def need(self) -> Need:
-        """The resources of one trial."""
         concurrent = self.sweep.options.concurrent
         return choose_need(self.runtime, len(self.sweep.seeds), self.total, concurrent, nodes_of_cluster())
 
@@ -107,19 +106,6 @@ class SweepRun(Callback):
             return End(DIVERGED if all(run.diverged for run in runs) else FINISHED)
         return self.journal.ends.get(trial.id, End(OPEN))
 
-    @property
-    def ends(self) -> dict[str, End]:
-        """The end of each trial, by its id."""
-        return {trial.id: self.end_of(trial) for trial in self.trials}
-
-    @property
-    def job(self) -> TrialJob:
-        """The data that all trials share."""
-        need, rounds = self.need, self.sweep.rounds
-        resources = {f"num_{key.lower()}s": amount for key, amount in need.bundles[-1].items()}
-        rungs = self.sweep.scheduler.rungs(rounds)
-        return TrialJob(self.sweep.score, rounds, rungs, need.processes, resources, os.getcwd())
-
     def config(self, trial: Trial) -> dict[str, Any]:
         """Ray Tune's config of a trial: its fields, and its runs."""
         runs = self.runs[trial.id]
@@ -128,7 +114,6 @@ class SweepRun(Callback):
         return {"setting": {**asdict(trial), "runs": runs}}
 
     def _studies(self) -> Any:
-        """The searcher of search=optuna."""
         from raylfl.tune.studies import Studies
 
         ended = [trial for trial in self.trials if self.end_of(trial).state not in (OPEN, FAILED)]
@@ -143,15 +128,16 @@ class SweepRun(Callback):
     def _tuner(self, left: Sequence[Trial], search: Any) -> tune.Tuner:
         """Ray Tune's Tuner for the trials that have not ended, `left`, or for those that `search` proposes."""
         options, mode = self.sweep.options, self.sweep.score.direction
-        need = self.need
+        need, rounds = self.need, self.sweep.rounds
+        resources = {f"num_{key.lower()}s": amount for key, amount in need.bundles[-1].items()}
+        rungs = self.sweep.scheduler.rungs(rounds)
+        job = TrialJob(self.sweep.score, rounds, rungs, need.processes, resources, os.getcwd())
         begun = ((trial, self.reports(trial)) for trial in self.trials)
         at_once = options.concurrent
         if search is not None:  # so that Optuna learns from the first settings before it proposes the last ones
             at_once = at_once or max(capacity(need.bundles, nodes_of_cluster()), 1)
         return tune.Tuner(
-            tune.with_resources(
-                tune.with_parameters(SettingTrial, job=self.job), tune.PlacementGroupFactory(need.bundles)
-            ),
+            tune.with_resources(tune.with_parameters(SettingTrial, job=job), tune.PlacementGroupFactory(need.bundles)),
             param_space=None
             if search is not None
             else {"setting": tune.grid_search([self.config(trial)["setting"] for trial in left])},
@@ -160,7 +146,7 @@ class SweepRun(Callback):
                 mode=mode,
                 num_samples=self.total if search is not None else 1,  # an upper limit; `search` ends the search
                 search_alg=search,
-                scheduler=build_scheduler(self.sweep.scheduler, self.sweep.rounds, mode, begun),
+                scheduler=build_scheduler(self.sweep.scheduler, rounds, mode, begun),
                 max_concurrent_trials=at_once,
                 reuse_actors=True,
                 trial_name_creator=name_of,
@@ -265,7 +251,6 @@ class SweepRun(Callback):
 
 
 def name_of(trial: Any) -> str:
-    """The id of a trial of Ray Tune in the journal."""
     return str(trial.config["setting"]["id"])
 
 

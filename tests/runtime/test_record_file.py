@@ -16,7 +16,7 @@ import torch
 from raylfl.config.text import FORMAT
 from raylfl.errors import BadConfig
 from raylfl.runtime.records import provenance
-from raylfl.runtime.records.files import Displaced, Locks, Prefix, RecordFile, atomic_write, is_locked, open_plain
+from raylfl.runtime.records.files import Displaced, Locks, RecordFile, atomic_write, is_locked, open_plain
 from raylfl.runtime.records.lines import jsonable, last_row, lines, metrics_line, read_rows
 from raylfl.runtime.records.provenance import INDEX, keep, read
 from raylfl.runtime.records.state_files import Damaged, encode, folder_of, read_manifest, save_hashed, sha256_of
@@ -35,12 +35,12 @@ def record(tmp_path):
 
 
 def test_what_is_appended_is_on_disk_at_once_and_in_the_checksum(record):
-    assert record.prefix == Prefix(7, sha256(b"before\n"))
+    assert (record.size, record.sha256) == (7, sha256(b"before\n"))
     for data in (b"first\n", b"second\n"):
         record.append(data)
     content = b"before\nfirst\nsecond\n"
     assert record.path.read_bytes() == content
-    assert record.prefix == Prefix(len(content), sha256(content)) == Prefix.of(content)
+    assert (record.size, record.sha256) == (len(content), sha256(content))
     record.check()
     record.sync()
 
@@ -63,12 +63,12 @@ class InPieces:
 
 @pytest.mark.parametrize("most", [1, 3])
 def test_a_write_in_pieces_is_whole_and_one_that_fails_half_way_leaves_the_file_unchanged(record, most):
-    before, record.file = record.prefix, InPieces(record.file, most)
+    before, record.file = record.sha256, InPieces(record.file, most)
     with nullcontext() if most == 3 else pytest.raises(OSError, match="No space"):
         record.append(b"abcdef\n")
     record.file = record.file.file
     assert record.path.read_bytes() == b"before\n" + b"abcdef\n" * (most == 3)
-    assert (record.prefix == before) == (most == 1)
+    assert (record.sha256 == before) == (most == 1)
 
 
 def test_a_missing_file_is_made_with_the_usual_rights_and_a_closed_one_takes_nothing(tmp_path):
@@ -77,7 +77,7 @@ def test_a_missing_file_is_made_with_the_usual_rights_and_a_closed_one_takes_not
         record = RecordFile(tmp_path / "new.jsonl")
     finally:
         os.umask(mask)
-    assert record.prefix == Prefix.of(b"")
+    assert (record.size, record.sha256) == (0, sha256(b""))
     assert record.path.stat().st_mode & 0o777 == 0o644
     record.close()
     with pytest.raises(ValueError, match="closed file"):

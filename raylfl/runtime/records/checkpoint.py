@@ -22,7 +22,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from raylfl.config.identity import complete_options, defining, fingerprint_of_config, refuse_changes
+from raylfl.config.identity import defining, fingerprint_of_config, refuse_changes
+from raylfl.config.load import load_config
+from raylfl.config.objects import ObjectLayer
 from raylfl.config.text import FORMAT
 from raylfl.core.algorithm import State
 from raylfl.core.population import ClientShards
@@ -125,8 +127,8 @@ class Checkpoints:
             "sha256": sums,
             **self.identity,
             "config": defining(self.resolved),
-            "records": {record: prefix.size for record, prefix in records.items()},
-            "records_sha256": {record: prefix.sha256 for record, prefix in records.items()},
+            "records": {record: size for record, (size, _) in records.items()},
+            "records_sha256": {record: sha256 for record, (_, sha256) in records.items()},
             "clients": held,
         }
         atomic_write(aside / "manifest.json", encode(manifest))
@@ -145,7 +147,6 @@ class Checkpoints:
                 discard(folder)
 
     def _folders(self) -> list[Path]:
-        """The folders of the checkpoints on disk, oldest first."""
         folders = [f for f in self.folder.glob("round_*") if re.fullmatch(r"round_[0-9]{6,18}", f.name)]
         return sorted(folders, key=lambda f: int(f.name.removeprefix("round_")))
 
@@ -218,7 +219,8 @@ class Checkpoints:
 
         Warns of another device, and of another version of a package in SAME_BITS.
         """
-        defined = complete_options(manifest["config"], self.objects)
+        objects = ObjectLayer({}, dict(self.objects))
+        defined = load_config(manifest["config"], object_layer=objects).resolved  # with the defaults of newer options
         refuse_changes({**defined, "rounds": 0}, {**self.resolved, "rounds": 0})
         if manifest["partition_sha256"] != self.identity["partition_sha256"]:
             raise BadConfig(

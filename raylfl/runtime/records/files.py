@@ -10,7 +10,6 @@ import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -50,7 +49,6 @@ def atomic_write(path: Path, content: str | bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Syncs the entries of a folder to disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -122,18 +120,6 @@ class Displaced(RaylflError):
     """Raised if a run directory, or a file in it, was deleted, moved or replaced while a run wrote to it."""
 
 
-@dataclass(frozen=True)
-class Prefix:
-    """The first `size` bytes of a record file and their sha256."""
-
-    size: int
-    sha256: str
-
-    @staticmethod
-    def of(data: bytes) -> Prefix:
-        return Prefix(len(data), hashlib.sha256(data).hexdigest())
-
-
 class RecordFile:
     """A record file (metrics.jsonl, ...), open for appending; its change, move or deletion by others is detected."""
 
@@ -144,9 +130,9 @@ class RecordFile:
         self.size, self._sha256 = len(content), hashlib.sha256(content)
 
     @property
-    def prefix(self) -> Prefix:
-        """Size and sha256 of the content at opening and of all appended bytes."""
-        return Prefix(self.size, self._sha256.hexdigest())
+    def sha256(self) -> str:
+        """The sha256 of the content at opening and of all appended bytes."""
+        return self._sha256.hexdigest()
 
     def append(self, data: bytes) -> None:
         """Appends bytes without buffering. Raises OSError on a full disk; the file is then unchanged."""
@@ -212,7 +198,6 @@ class Locks:
         self._held[name].write(text.encode())
 
     def close(self) -> None:
-        """Releases all locks."""
         for lock in self._held.values():
             lock.close()
         self._held.clear()

@@ -39,7 +39,6 @@ def numbers_of(row: Mapping[str, Any]) -> dict[str, int | float]:
 
 
 def parse_rows(data: bytes) -> ParsedRows:
-    """The rows in the content of a JSON-lines file."""
     *complete, last = data.split(b"\n")
     objects = {number: _object(line) for number, line in enumerate((*complete, last), 1)}
     sound = {number: row for number, row in objects.items() if row is not None}

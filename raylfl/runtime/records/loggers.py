@@ -66,11 +66,9 @@ class Loggers:
                 self.say(f"logger {name} could not be opened and is left out ({type(error).__name__}: {error})")
 
     def log(self, metrics: dict[str, Any]) -> None:
-        """Passes one row of metrics.jsonl to every open logger."""
         self._call("log", metrics)
 
     def close(self) -> None:
-        """Closes every open logger."""
         self._call("close")
         self._open.clear()
 

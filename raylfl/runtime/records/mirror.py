@@ -336,7 +336,6 @@ def mirror_of(folder: Path) -> Mirror | None:
 
 
 def clear(url: str) -> None:
-    """Deletes all files below a URL."""
     storage = Storage(url)
     storage.remove(storage.names())
 

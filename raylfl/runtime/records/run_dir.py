@@ -12,6 +12,7 @@ may be an actor, which can outlive a killed driver for a moment; a resumed run w
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shlex
@@ -32,7 +33,6 @@ from raylfl.runtime.records import mirror
 from raylfl.runtime.records.files import (
     Displaced,
     Locks,
-    Prefix,
     RecordFile,
     atomic_write,
     discard,
@@ -50,6 +50,7 @@ DIRECTIONS = "directions.json"  # whether the metric objects that the module log
 CLIENT_NAMES = "client_names.json"  # the clients' names in order, if the data give them
 OF_GRAPHS = "topology.jsonl"  # only algorithms without a server have this record
 LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+EMPTY = hashlib.sha256().hexdigest()
 WAIT_SECONDS = 60  # longest wait, in seconds, for the round loop of a driver that has ended
 
 
@@ -170,7 +171,6 @@ class RunDirectory:
             raise RaylflError(f"{self.path} cannot be written ({error.strerror})") from error
 
     def close(self) -> None:
-        """Releases the locks and closes the files."""
         try:
             if self.mirror is not None:
                 self.mirror.release()
@@ -227,12 +227,12 @@ class RunDirectory:
             self._files[name] = RecordFile(self.path / name)
         return self._files[name]
 
-    def sync(self) -> dict[str, Prefix]:
+    def sync(self) -> dict[str, tuple[int, str]]:
         """Syncs the record files to disk; returns record file -> its size and checksum, for a checkpoint."""
         for file in self._files.values():
             file.sync()
         return {
-            name: self._record(name).prefix if self._holds(name) else Prefix.of(b"")
+            name: (self._record(name).size, self._record(name).sha256) if self._holds(name) else (0, EMPTY)
             for name in RECORDS
             if name != OF_GRAPHS or self._holds(name)
         }
@@ -248,7 +248,7 @@ class RunDirectory:
         data = read_plain(self.path / name)[:size]
         if damaged := parse_rows(data).damaged:
             return f"{name} is damaged: {lines(damaged)} cannot be read"
-        if Prefix.of(data) != Prefix(size, sha256):
+        if len(data) < size or hashlib.sha256(data).hexdigest() != sha256:
             return f"{name} is damaged: its {'end is lost' if len(data) < size else 'content is not what was written'}"
         return None
 
@@ -262,7 +262,6 @@ class RunDirectory:
                 raise self.write_error(name, error) from error
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The rows of metrics.jsonl, without damaged lines."""
         return read_rows(self.path / "metrics.jsonl").rows
 
     def log(self, text: str) -> None:
@@ -324,5 +323,4 @@ def id_exists(address: Path | str) -> BadConfig:
 
 
 def remedy(error: OSError) -> str:
-    """The remedy, in words, for an error at writing a file."""
     return "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "make it writable"

@@ -64,7 +64,6 @@ class Damaged(Exception):
 
 
 def folder_of(rounds: int) -> str:
-    """The name of the checkpoint after `rounds` rounds, and of its folder: `round_000100`."""
     return f"round_{rounds:06d}"
 
 

@@ -49,7 +49,6 @@ class Storage:
 
     @cached_property
     def _file_system(self) -> tuple[Any, str]:
-        """fsspec's file system, and the path of the URL in it."""
         from fsspec.core import url_to_fs
 
         fs, root = url_to_fs(self.url)
@@ -153,7 +152,6 @@ class Storage:
 
 
 def _replaces_atomically(fs: Any) -> bool:
-    """Whether this file system of fsspec is an object storage, in which a file is replaced atomically."""
     return not WHOLE_OBJECTS.isdisjoint([fs.protocol] if isinstance(fs.protocol, str) else fs.protocol)
 
 
@@ -174,7 +172,6 @@ def within(seconds: float, call: Callable[[], T]) -> T:
 
 
 def remedy(url: str, error: Exception) -> str:
-    """The remedy, in words, for an error of the storage at this URL."""
     if isinstance(error, ImportError):
         return f"pip install {package_of(url)}"
     kinds = [kind.__name__ for kind in type(error).__mro__]  # NoCredentialsError, ClientAuthenticationError, ...

@@ -62,7 +62,6 @@ def versions() -> dict[str, str]:
 
 
 def environment() -> dict[str, Any]:
-    """Versions, git commits and host resources, for summary.json."""
     import psutil
 
     memory = psutil.virtual_memory().total / 2**30

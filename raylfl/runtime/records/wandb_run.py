@@ -108,7 +108,6 @@ class WandbRun:
 
     @property
     def folder(self) -> Path:
-        """The local folder in which wandb stores this run."""
         return Path(self.run.dir).parent
 
     def _finish(self, code: int) -> None:
