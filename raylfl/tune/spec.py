@@ -167,19 +167,12 @@ def load_sweep(source: str | Path, overrides: Sequence[str] = ()) -> Sweep:
     overrides: `key=value` for keys of the sweep (samples=20, scheduler.grace=5, space.local.lr={grid: [1]}) and of the
     config (rounds=20). Raises BadConfig that lists all mistakes, also for a sweep with nothing to vary.
     """
-    path = find_sweep(source)
-    sweep_items = [item for item in overrides if item.partition("=")[0].partition(".")[0] in SWEEP_KEYS]
-    written, command_line = file_layers(path), override_layers([item for item in overrides if item not in sweep_items])
-    merged: dict[str, Any] = {}
-    for layer in (*written, *command_line):
+    path, merged = find_sweep(source), dict[str, Any]()
+    layers = file_layers(path)
+    for layer in layers:
         merge_layer(merged, layer)
-    part = {key: merged.pop(key) for key in SWEEP_KEYS if key in merged}
-    for item in sorted(sweep_items, key=lambda item: "." in item.partition("=")[0]):  # scheduler=asha before .grace=5
-        _override(part, item)
-    named = [
-        layer["name"] for layer in (written[-1], command_line[-1]) if "name" in layer
-    ]  # the file itself, the dotlist
-    sweep = make_sweep({"name": named[-1] if named else path.stem, **part, "base": merged})
+    name = layers[-1].get("name", path.stem)  # of the file itself, not of its bases
+    sweep = make_sweep(apply_overrides({"name": name, "base": merged}, overrides))
     if not sweep.space.keys and len(sweep.seeds) == 1:
         raise BadConfig(
             f"{source} has no space and one seed, so there is nothing to sweep: use raylfl run {source}, or add values "
@@ -197,6 +190,18 @@ def find_sweep(source: str | Path) -> Path:
             continue
     names = sorted({path.stem for root in conf_roots() for path in (root / "sweep").glob("*.yaml")})
     raise BadConfig(f"no sweep {source}: not a file, nor a name under conf/sweep/; there are {', '.join(names)}")
+
+
+def apply_overrides(content: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """The content of a sweep.yaml after overrides; keys of the sweep leave `base`, which may have those of a file."""
+    own = [item for item in overrides if item.partition("=")[0].partition(".")[0] in SWEEP_KEYS]
+    base, layers = dict(content["base"]), override_layers([item for item in overrides if item not in own])
+    for layer in layers:
+        merge_layer(base, layer)
+    part = {**content, **{key: base.pop(key) for key in SWEEP_KEYS if key in base}}
+    for item in sorted(own, key=lambda item: "." in item.partition("=")[0]):  # scheduler=asha before .grace=5
+        _override(part, item)
+    return {**part, "name": layers[-1].get("name", part["name"]), "base": base}
 
 
 def _override(part: dict[str, Any], item: str) -> None:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from raylfl.components.extras import require
 from raylfl.config.groups.records import LoggingConfig
-from raylfl.config.layers import merge_layer, override, tree
 from raylfl.config.text import FORMAT, KEY, dump, parse
 from raylfl.config.urls import join
 from raylfl.errors import BadConfig, RaylflError, Say
@@ -33,7 +32,16 @@ from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.runtime.stopping import sigterm_interrupts
 from raylfl.tune.journal import FAILED, NAME, Journal
 from raylfl.tune.resources import share_gpus
-from raylfl.tune.spec import LATER, Sweep, check_settings, load_sweep, make_sweep, read_content, shown_choices
+from raylfl.tune.spec import (
+    LATER,
+    Sweep,
+    apply_overrides,
+    check_settings,
+    load_sweep,
+    make_sweep,
+    read_content,
+    shown_choices,
+)
 from raylfl.tune.table import SettingRow, score_text, write_tables
 
 if TYPE_CHECKING:
@@ -66,11 +74,7 @@ def sweep(source: str | Path, overrides: Sequence[str] = (), say: Say = print) -
 
 
 def resume(
-    path: str | Path,
-    overrides: Sequence[str] = (),
-    say: Say = print,
-    take_over: bool = False,
-    trust: bool = False,
+    path: str | Path, overrides: Sequence[str] = (), say: Say = print, take_over: bool = False, trust: bool = False
 ) -> SweepResult:
     """Continues the sweep in a folder or at a URL, without its file. Raises BadConfig.
 
@@ -81,8 +85,7 @@ def resume(
     folder = local_folder(path, take_over)
     content = read_content(folder / "sweep.yaml")
     if not trust:
-        way = f"raylfl sweep --resume {folder} --trust"
-        require_trust(folder / "sweep.yaml", content, (), way)
+        require_trust(folder / "sweep.yaml", content, (), f"raylfl sweep --resume {folder} --trust")
     for item in overrides:
         key = item.partition("=")[0]
         if key not in LATER and not key.startswith("runtime."):
@@ -92,15 +95,6 @@ def resume(
     spec = make_sweep(apply_overrides(content, overrides))
     mirror = mirror_of(folder)
     return carry_out(spec, check_sweep(spec), folder, None if mirror is None else mirror.url, say)
-
-
-def apply_overrides(content: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """A copy of the content of sweep.yaml with overrides such as `concurrent=2` or `runtime.workers=1` applied."""
-    base = dict(content["base"])
-    layer = tree(override(item) for item in overrides)
-    sweep_options = {key: layer.pop(key) for key in LATER if key in layer}
-    merge_layer(base, layer)
-    return {**content, **sweep_options, "base": base}
 
 
 def check_sweep(spec: Sweep) -> Experiment:
