@@ -14,7 +14,6 @@ from omegaconf.errors import OmegaConfBaseException
 
 from raylfl.components.registry import NAMING, given_for, import_class, standing_for
 from raylfl.config.components import build, constructor_options, keys_of, make_typed, mistakes, options_of, unknown_key
-from raylfl.config.expansion import refuse_expansion
 from raylfl.config.find import find_config
 from raylfl.config.groups.local import LocalConfig
 from raylfl.config.groups.records import CheckpointConfig, EvalConfig, LoggingConfig, StopConfig
@@ -24,6 +23,7 @@ from raylfl.config.layers import DEFAULTS, GROUPS, file_layers, merge_layer, ove
 from raylfl.config.objects import ObjectLayer, passing
 from raylfl.config.registries import REGISTRIES
 from raylfl.config.schema import FIXED_GROUPS, NAMED_GROUPS
+from raylfl.config.text import refuse_expansion
 from raylfl.diagnostics.metric_names import stated_directions
 from raylfl.errors import BadConfig
 from raylfl.heterogeneity.clock import Clock

@@ -30,7 +30,7 @@ from raylfl.runtime.records.mirror import Mirror, begin, clear, copy_again, exis
 from raylfl.runtime.records.provenance import require_trust, sign
 from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.runtime.stopping import sigterm_interrupts
-from raylfl.tune.journal import FAILED, NAME, Journal
+from raylfl.tune.journal import FAILED, NAME, Journal, SettingRow, score_text, write_tables
 from raylfl.tune.resources import share_gpus
 from raylfl.tune.spec import (
     LATER,
@@ -42,7 +42,6 @@ from raylfl.tune.spec import (
     read_content,
     shown_choices,
 )
-from raylfl.tune.table import SettingRow, score_text, write_tables
 
 if TYPE_CHECKING:
     from raylfl.experiment.parts import Experiment

@@ -33,12 +33,11 @@ from raylfl.runtime.ray.failures import ACTOR_LOST, reason_of_loss
 from raylfl.runtime.ray.resources import capacity, nodes_of_cluster
 from raylfl.runtime.records.mirror import Mirror
 from raylfl.runtime.stopping import handlers_kept
-from raylfl.tune.journal import DIVERGED, FAILED, FINISHED, OPEN, STOPPED, End, Journal, Trial
+from raylfl.tune.journal import DIVERGED, FAILED, FINISHED, OPEN, STOPPED, End, Journal, Trial, score_text, setting_row
 from raylfl.tune.resources import Need, choose_need
 from raylfl.tune.score import SCORE, TIME, RunningScore
 from raylfl.tune.space import Values, comparable
 from raylfl.tune.spec import SchedulerConfig, Sweep
-from raylfl.tune.table import score_text, setting_row
 from raylfl.tune.trial import SettingTrial, TrialJob
 
 PULSE_SECONDS = 30.0  # time between lines about running trials

@@ -11,11 +11,10 @@ import yaml
 
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.runtime.records.run_dir import RunDirectory
-from raylfl.tune.journal import FAILED, OPEN, Journal, Trial
+from raylfl.tune.journal import FAILED, OPEN, Journal, Trial, write_tables
 from raylfl.tune.resources import Need
 from raylfl.tune.spec import Sweep, load_sweep
 from raylfl.tune.sweep import plan
-from raylfl.tune.table import write_tables
 from raylfl.tune.trial import SettingTrial
 from raylfl.tune.tuner import SweepRun
 

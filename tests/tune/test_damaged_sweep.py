@@ -6,8 +6,7 @@ import shutil
 
 import pytest
 
-from raylfl.tune.journal import DIVERGED, FINISHED, Journal
-from raylfl.tune.table import write_tables
+from raylfl.tune.journal import DIVERGED, FINISHED, Journal, write_tables
 from tests.tune.sweeps import finish, folder_of, sweep_of, tables
 
 

@@ -11,9 +11,8 @@ import yaml
 
 from raylfl.report.page import content_of
 from raylfl.report.tables import best_settings
-from raylfl.tune.journal import STOPPED, Journal, Trial
+from raylfl.tune.journal import STOPPED, Journal, Trial, setting_rows, write_tables
 from raylfl.tune.spec import load_sweep, shown_choices
-from raylfl.tune.table import setting_rows, write_tables
 from tests.tune.sweeps import write
 
 SPACE = {
