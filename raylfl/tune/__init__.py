@@ -5,9 +5,9 @@ mean score. Ray Tune starts the trials in placement groups, limits how many run 
 the reports to its ASHAScheduler and OptunaSearch. These modules add features that Ray Tune lacks:
 
     tuner, trial       the seeds of a trial are planned runs (`raylfl.execution`), which are found, resumed or made
-    journal            the settings that were drawn or proposed, and those that the scheduler stopped
-    kinds, studies     settings are compared only with the same algorithm, data and model; each point of the grids has a
-                       study of its own; both go on where an interrupted sweep has stopped
-    score, table       means over the last rounds, rounds to a target; Ray Tune has the last, best and average report
-    trial_log          one line per trial, without Tune's output, files and signal handlers in the user's process
+                       settings are compared only with the same algorithm, data and model; one line per trial, without
+                       Tune's output, files and signal handlers in the user's process
+    studies            each point of the grids has a study, which goes on where an interrupted sweep has stopped
+    journal            the settings that were drawn or proposed, and those that the scheduler stopped; tables
+    score              means over the last rounds, rounds to a target; Ray Tune has the last, best and average report
 """

@@ -84,7 +84,7 @@ def test_a_ledger_without_rows_is_refused_with_a_remedy(name, message):
 
 
 def test_an_installed_package_says_that_the_ledger_is_in_the_repository(monkeypatch, tmp_path):
-    monkeypatch.setattr("raylfl.config.find.__file__", str(tmp_path / "raylfl/python/checkout.py"))
+    monkeypatch.setattr("raylfl.config.find.__file__", str(tmp_path / "raylfl/config/find.py"))
     with pytest.raises(BadConfig, match=r"raylfl.ledger needs the repository: .*clone it"):
         raylfl.ledger("sfl/table10")
 
