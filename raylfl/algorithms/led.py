@@ -66,10 +66,9 @@ class LocalDual(GraphAlgorithm):
 class LED(LocalDual):
     """LED: exact diffusion with K local steps per round; exact convergence if all nodes have the same K."""
 
-    beta: (
-        Annotated[float, Gt(0), Le(1), Doc("the share of the dual variable e that a local step subtracts; null: 1/K")]
-        | None
-    ) = None
+    beta: Annotated[
+        float | None, Gt(0), Le(1), Doc("the share of the dual variable e that a local step subtracts; null: 1/K")
+    ] = None
 
     @property
     def share(self) -> float | None:

@@ -71,10 +71,9 @@ class LocalRule(Options):
         Doc("the momentum of the local solver; optimizer_state says how its buffer starts"),
     ] = 0.0
     weight_decay: Annotated[float, Ge(0), Doc("adds `weight_decay * x` to the gradient")] = 0.0
-    clip_norm: (
-        Annotated[float, Gt(0), Doc("the largest norm of a gradient; longer ones are scaled down, before weight decay")]
-        | None
-    ) = None
+    clip_norm: Annotated[
+        float | None, Gt(0), Doc("the largest norm of a gradient; longer ones are scaled down, before weight decay")
+    ] = None
 
 
 def a_vector(steps: int, rule: LocalRule, lr: float, proximal: float = 0.0) -> Floats:

@@ -53,29 +53,19 @@ class Graph(Options, ABC):
             "virtual seconds of each message of a client, also to and from a server; between clients, the larger value"
         ),
     ] = 0.0
-    bandwidth: (
-        Annotated[
-            ValuePerClient, Doc("floats per second on a client's link; between clients, the smaller; null: infinite")
-        ]
-        | None
-    ) = None
-    edge_latency: (
-        Annotated[
-            ValuePerEdge,
-            Doc("virtual seconds of a message on each edge between clients; null: from `latency` of its ends"),
-        ]
-        | None
-    ) = None
-    edge_bandwidth: (
-        Annotated[
-            ValuePerEdge, Doc("floats per second on each edge between clients; null: from `bandwidth` of its ends")
-        ]
-        | None
-    ) = None
-    links: (
-        Annotated[str, Doc("a file with the latency and bandwidth of single edges, for methods without a server")]
-        | None
-    ) = None
+    bandwidth: Annotated[
+        ValuePerClient | None, Doc("floats per second on a client's link; between clients, the smaller; null: infinite")
+    ] = None
+    edge_latency: Annotated[
+        ValuePerEdge | None,
+        Doc("virtual seconds of a message on each edge between clients; null: from `latency` of its ends"),
+    ] = None
+    edge_bandwidth: Annotated[
+        ValuePerEdge | None, Doc("floats per second on each edge between clients; null: from `bandwidth` of its ends")
+    ] = None
+    links: Annotated[
+        str | None, Doc("a file with the latency and bandwidth of single edges, for methods without a server")
+    ] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
