@@ -27,7 +27,7 @@ from typing import Annotated
 import torch
 from lightning import LightningModule
 from raylfl.algorithms.fedprox import FedProx
-from raylfl.heterogeneity.partition.dirichlet import Dirichlet
+from raylfl.heterogeneity.partition.proportions import Dirichlet
 from raylfl.components.options import Doc, Ge
 
 
@@ -223,7 +223,7 @@ def test_list_says_why_a_module_cannot_be_imported(tmp_path, monkeypatch, capsys
 
 
 def test_list_shows_types_in_words_without_links(capsys):
-    assert main(["list", "raylfl.heterogeneity.topologies.static.Ring"]) == 0
+    assert main(["list", "raylfl.heterogeneity.topologies.graphs.Ring"]) == 0
     assert "a value per client; default 0.0" in capsys.readouterr().out
 
 

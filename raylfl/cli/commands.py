@@ -222,7 +222,7 @@ def partition(args: argparse.Namespace) -> None:
     require(*REPORT, what="the figure of raylfl partition")
     from raylfl.experiment.assemble import make_split
     from raylfl.experiment.data_source import load_data
-    from raylfl.heterogeneity.partition.file import save
+    from raylfl.heterogeneity.partition.given import save
     from raylfl.heterogeneity.partition.stats import class_counts, summary, table
     from raylfl.python.console import rows_table, say
     from raylfl.report.partition_plot import figure

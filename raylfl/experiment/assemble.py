@@ -20,8 +20,8 @@ from raylfl.core.population import ClientShards, Population
 from raylfl.errors import BadConfig, BadValue
 from raylfl.experiment.data_source import LoadedData, class_of, load_data, makes
 from raylfl.experiment.parts import Experiment, Optimum, WorkerSetup
-from raylfl.heterogeneity.links.perfect import Perfect
-from raylfl.heterogeneity.participation.full import Full
+from raylfl.heterogeneity.links.bernoulli import Perfect
+from raylfl.heterogeneity.participation.availability import Full
 from raylfl.heterogeneity.partition.base import Split
 from raylfl.heterogeneity.world import RunContext
 

@@ -20,8 +20,7 @@ import numpy as np
 from raylfl.components.options import Doc, Gt, Options
 from raylfl.core.arrays import Floats, Ints
 from raylfl.core.pattern import ExchangePattern
-from raylfl.heterogeneity.forms import POSITIVE
-from raylfl.heterogeneity.values import PerClient, ValuePerClient
+from raylfl.heterogeneity.values import POSITIVE, PerClient, ValuePerClient
 from raylfl.heterogeneity.world import RunContext
 
 _SECONDS = replace(POSITIVE, phases=False)

@@ -22,8 +22,24 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from raylfl.errors import BadValue
-from raylfl.heterogeneity.forms import MOST
-from raylfl.heterogeneity.json_text import parse
+from raylfl.heterogeneity.values import MOST
+
+
+def parse(text: str) -> Any:
+    """The value of a JSON text, as plain Python objects. Raises ValueError that names the fault."""
+    try:
+        return json.loads(text, object_pairs_hook=_unique)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"{next(key for key in keys if keys.count(key) > 1)} occurs twice")
+    return content
+
 
 Row = dict[str, Any]
 _ALIGNED = ("cohort", "draws", "received", "steps")

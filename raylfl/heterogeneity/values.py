@@ -17,15 +17,283 @@ of `ranges` are always drawn once per run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import Annotated, Any
 
 import numpy as np
 
 from raylfl.components.options import Kind
 from raylfl.core.arrays import Floats, Ints
-from raylfl.heterogeneity.forms import MOST, ONCE, Form, Interval, Query, parse
+from raylfl.core.keyed import keyed, keyed_uniform
+from raylfl.errors import BadValue
 from raylfl.heterogeneity.world import RunContext
+
+ONCE = -1  # the round key of values that are drawn once per run
+MOST = 10**9  # largest whole number accepted
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The values that an option accepts: numbers low..high; `text` completes the sentence "must be ...".
+
+    integer: whole numbers only, at most MOST. open_low, open_high: low and high themselves are excluded. open_top:
+    `uniform: [lo, null]` is allowed, and `PerClient.at` then needs its argument `top`. phases: `phases` are allowed.
+    """
+
+    text: str
+    low: float
+    high: float = math.inf
+    integer: bool = False
+    open_low: bool = False
+    open_high: bool = False
+    open_top: bool = False
+    phases: bool = True
+
+    def __contains__(self, number: object) -> bool:
+        if isinstance(number, bool) or not isinstance(number, (int, float, np.integer, np.floating)):
+            return False
+        finite = abs(number) <= sys.float_info.max if isinstance(number, int) else math.isfinite(number)
+        if not finite or (self.integer and (number != int(number) or number > MOST)):
+            return False
+        above = number > self.low if self.open_low else number >= self.low
+        return bool(above and (number < self.high if self.open_high else number <= self.high))
+
+
+PROBABILITY = Interval("a probability in [0, 1]", 0.0, 1.0)
+FAILURE = Interval("a failure probability in [0, 1)", 0.0, 1.0, open_high=True)
+COUNT = Interval("a whole number, at least 1 and at most 1e9", 1, integer=True)
+POSITIVE = Interval("a number above 0", 0.0, open_low=True)
+
+
+@dataclass(frozen=True)
+class Query:
+    """A request for the values of C clients of a part: their ids `clients` [C] and their places in it [C], 0..size-1.
+
+    size: the number of clients of the part. purpose: a name for the option, part of the key of its random draws. r: the
+    round.
+    """
+
+    world: RunContext
+    purpose: str
+    r: int
+    key: int  # r if values are redrawn every round, else ONCE
+    clients: Ints
+    place: Ints
+    size: int
+    top: Floats | None = None  # [C], the upper ends of `uniform: [lo, null]`
+
+    def uniform(self) -> Floats:
+        """One draw of U(0, 1) for each of the C clients [C], a function of (seed, purpose, key, client)."""
+        return keyed_uniform(self.world.seed, self.purpose, self.key, self.clients)
+
+
+def _fits_any(size: int) -> None:
+    """The check of most forms, which fit any number of clients."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """A parsed form.
+
+    at: returns the values of the C clients in a query, float64 [C]. fit: raises BadValue if the form's lists and counts
+    do not fit a part of so many clients. varies: whether its values change from round to round, as those of `phases`.
+    """
+
+    at: Callable[[Query], Floats]
+    fit: Callable[[int], None] = _fits_any
+    varies: bool = False
+
+
+def parse(spec: object, key: str, interval: Interval) -> Form:
+    """The form of a number, list or mapping, as in `PerClient.parse`."""
+    if isinstance(spec, Mapping):
+        forms = [name for name in spec if name in _FORMS]
+        if len(forms) != 1 or len(spec) != 1:
+            hint = "one may come from a base file" if len(forms) > 1 else ""
+            raise BadValue(key, got=dict(spec), need=f"exactly one of {', '.join(_FORMS)}", hint=hint)
+        return _FORMS[forms[0]](spec[forms[0]], f"{key}.{forms[0]}", interval)
+    if isinstance(spec, Sequence) and not isinstance(spec, str):
+        return _list(spec, key, interval)
+    return _value(spec, key, interval)
+
+
+def _value(spec: object, key: str, interval: Interval) -> Form:
+    if spec not in interval:
+        hint = "or a list, or a mapping, in quotes: '{uniform: [lo, hi]}'" if isinstance(spec, str) else ""
+        raise BadValue(key, got=spec, need=interval.text, hint=hint)
+    value = float(spec)  # type: ignore[arg-type]
+    return Form(lambda query: np.full(len(query.clients), value))
+
+
+def _list(spec: object, key: str, interval: Interval) -> Form:
+    entries = _sequence(spec, key, "a list with one entry per client")
+    for place, entry in enumerate(entries):
+        if entry not in interval:
+            raise BadValue(f"{key}[{place}]", got=entry, need=interval.text)
+    values = np.array(entries, dtype=np.float64)
+
+    def fit(size: int) -> None:
+        if len(values) != size:
+            raise BadValue(key, got=f"{len(values)} entries", need=f"{size}, one per client")
+
+    return Form(lambda query: values[query.place], fit)
+
+
+def _linspace(spec: object, key: str, interval: Interval) -> Form:
+    low, high = _pair(spec, key)
+    if low not in interval or high not in interval:
+        raise BadValue(key, got=spec, need=f"[first, last], each {interval.text}")
+    return Form(lambda query: low + (high - low) * query.place / max(query.size - 1, 1))
+
+
+def _uniform(spec: object, key: str, interval: Interval) -> Form:
+    low, high = _pair(spec, key)
+    ends = [low] if interval.open_top and high is None else [low, high]
+    if any(end not in interval for end in ends) or ends != sorted(ends):
+        raise BadValue(key, got=spec, need=f"[lo, hi] with lo <= hi, each {interval.text}")
+
+    def at(query: Query) -> Floats:
+        if high is None:
+            assert query.top is not None, "this option allows no open upper end"
+            top = np.maximum(query.top, low)
+        else:
+            top = np.full(len(query.clients), float(high))
+        u = query.uniform()
+        if not interval.integer:
+            return np.asarray(low + (top - low) * u)
+        return np.asarray(np.minimum(low + np.floor(u * (top - low + 1)), top))
+
+    return Form(at)
+
+
+def _lognormal(spec: object, key: str, interval: Interval) -> Form:
+    mean, sigma = _pair(spec, key)  # of the logarithm, as in numpy: the median is exp(mean)
+    finite = Interval("", -math.inf)
+    if math.isfinite(interval.high):
+        raise BadValue(key, got=spec, need=f"another form: values are {interval.text}", hint="lognormal has no bound")
+    if mean not in finite or sigma not in finite or sigma < 0:
+        raise BadValue(key, got=spec, need="[mean, sigma] of the logarithm, sigma >= 0")
+
+    def at(query: Query) -> Floats:
+        from scipy.special import ndtri  # a slow import, needed here only
+
+        values: Floats = np.exp(mean + sigma * ndtri(query.uniform()))
+        return values
+
+    return Form(at)
+
+
+def _parts(spec: object, key: str, interval: Interval, shuffled: bool) -> Form:
+    """`ranges` (shuffled: members at random) and `groups` (consecutive members)."""
+    entries = [_mapping(part, f"{key}[{j}]") for j, part in enumerate(_sequence(spec, key, "a list of parts"))]
+    kinds = [{"fraction", "count"} & set(part) for part in entries]
+    if not kinds or len(kinds[0]) != 1 or kinds != kinds[:1] * len(kinds):
+        raise BadValue(key, got=spec, need="a list whose parts all have `fraction`, or all have `count`")
+    kind = kinds[0].pop()
+    allowed = COUNT if kind == "count" else Interval("a fraction in (0, 1]", 0.0, 1.0, open_low=True)
+    shares, forms = [], []
+    for j, part in enumerate(entries):
+        share = part.pop(kind)
+        if share not in allowed:
+            raise BadValue(f"{key}[{j}].{kind}", got=share, need=allowed.text)
+        shares.append(float(share))
+        forms.append(parse(part, f"{key}[{j}]", interval))
+    if kind == "fraction" and abs(sum(shares) - 1) > 1e-9:
+        raise BadValue(key, got=f"fractions that sum to {sum(shares):g}", need="fractions with sum 1")
+    ends = np.cumsum((0.0, *shares))
+
+    def edges(size: int) -> Ints:  # part j has the places edges[j]..edges[j + 1] - 1
+        return np.floor(ends * (1 if kind == "count" else size) + 0.5).astype(np.int64)
+
+    def fit(size: int) -> None:
+        if (last := edges(size)[-1]) != size:
+            raise BadValue(key, got=f"counts that sum to {last}", need=f"{size}, all clients")
+        for form, members in zip(forms, np.diff(edges(size)), strict=True):
+            form.fit(int(members))
+
+    def at(query: Query) -> Floats:
+        place = query.place
+        if shuffled:
+            place = _shuffle(query.world.seed, f"{query.purpose}/{key}", query.size)[place]
+        borders, values = edges(query.size), np.empty(len(place))
+        for form, low, high in zip(forms, borders[:-1], borders[1:], strict=True):
+            mask = (place >= low) & (place < high)
+            if mask.any():
+                top = None if query.top is None else query.top[mask]
+                clients, size = query.clients[mask], int(high - low)
+                values[mask] = form.at(replace(query, clients=clients, place=place[mask] - low, size=size, top=top))
+        return values
+
+    return Form(at, fit, any(form.varies for form in forms))
+
+
+@lru_cache(maxsize=8)
+def _shuffle(seed: int, purpose: str, size: int) -> Ints:
+    """A random permutation of 0..size-1, a function of the arguments; cached, therefore read-only."""
+    order = keyed(seed, purpose, ONCE).permutation(size)
+    order.flags.writeable = False
+    return order
+
+
+def _phases(spec: object, key: str, interval: Interval) -> Form:
+    """One form for each phase of the run; random values are redrawn every round."""
+    entries = [_mapping(part, f"{key}[{j}]") for j, part in enumerate(_sequence(spec, key, "a list of phases"))]
+    until = [part.pop("until", None) for part in entries]
+    inner = Interval("", 0.0, 1.0, open_low=True, open_high=True)
+    rising = all(end in inner for end in until[:-1]) and all(np.diff(until[:-1]) > 0)
+    if not interval.phases:
+        raise BadValue(key, got=spec, need="another form: this value cannot change during a run")
+    if not until or until[-1] is not None or not rising:
+        need = "phases that end at rising fractions `until` of the rounds, in (0, 1), the last without `until`"
+        raise BadValue(key, got=spec, need=need)
+    forms, ends = [parse(part, f"{key}[{j}]", interval) for j, part in enumerate(entries)], np.array(until[:-1])
+
+    def at(query: Query) -> Floats:
+        borders = np.floor(ends * query.world.rounds + 0.5)
+        phase = int(np.searchsorted(borders, query.r, side="right"))
+        return forms[phase].at(replace(query, key=query.r))
+
+    def fit(size: int) -> None:
+        for form in forms:
+            form.fit(size)
+
+    return Form(at, fit, varies=True)
+
+
+def _pair(spec: object, key: str) -> tuple[Any, ...]:
+    numbers = _sequence(spec, key, "two numbers")
+    if len(numbers) != 2:
+        raise BadValue(key, got=spec, need="two numbers")
+    return tuple(numbers)
+
+
+def _sequence(spec: object, key: str, need: str) -> Sequence[Any]:
+    if not isinstance(spec, Sequence) or isinstance(spec, str):
+        raise BadValue(key, got=spec, need=need)
+    return spec
+
+
+def _mapping(spec: object, key: str) -> dict[str, Any]:
+    if not isinstance(spec, Mapping):
+        raise BadValue(key, got=spec, need="a mapping, such as {fraction: 0.5, value: 3}")
+    return dict(spec)
+
+
+_FORMS: dict[str, Callable[[object, str, Interval], Form]] = {
+    "value": _value,
+    "list": _list,
+    "linspace": _linspace,
+    "uniform": _uniform,
+    "lognormal": _lognormal,
+    "ranges": partial(_parts, shuffled=True),
+    "groups": partial(_parts, shuffled=False),
+    "phases": _phases,
+}
+
 
 ValuePerClient = Annotated[Any, Kind("a value per client")]
 

@@ -23,8 +23,7 @@ import numpy as np
 from raylfl.components.options import Doc, Ge, Options
 from raylfl.core.arrays import Ints
 from raylfl.errors import BadValue
-from raylfl.heterogeneity.forms import COUNT
-from raylfl.heterogeneity.values import PerClient, ValuePerClient
+from raylfl.heterogeneity.values import COUNT, PerClient, ValuePerClient
 from raylfl.heterogeneity.world import RunContext
 
 _BATCH = replace(COUNT, open_top=True)

@@ -19,7 +19,7 @@ from raylfl.core.algorithm import Algorithm, ServerState, State
 from raylfl.core.local_rule import LocalRule
 from raylfl.core.population import Population
 from raylfl.errors import BadConfig
-from raylfl.heterogeneity.links.perfect import Perfect
+from raylfl.heterogeneity.links.bernoulli import Perfect
 from raylfl.heterogeneity.topologies.base import Graph
 from raylfl.heterogeneity.world import RunContext
 from raylfl.testing.simulation import Simulation, recorded_round

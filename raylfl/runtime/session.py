@@ -19,7 +19,7 @@ from raylfl.diagnostics.metric_names import names_of
 from raylfl.errors import RaylflError, did_you_mean, exits_as_errors, note_own_code
 from raylfl.experiment.parts import Experiment
 from raylfl.heterogeneity.partition.base import Samples
-from raylfl.heterogeneity.partition.file import as_text
+from raylfl.heterogeneity.partition.given import as_text
 from raylfl.heterogeneity.partition.stats import class_counts
 from raylfl.heterogeneity.trace import encode_row
 from raylfl.runtime.faults import Fault, kill_point

@@ -9,8 +9,8 @@ import torch
 import raylfl
 from raylfl.algorithms import ALGORITHMS
 from raylfl.core.population import Population
-from raylfl.heterogeneity.links.perfect import Perfect
-from raylfl.heterogeneity.topologies.static import Ring
+from raylfl.heterogeneity.links.bernoulli import Perfect
+from raylfl.heterogeneity.topologies.graphs import Ring
 from raylfl.heterogeneity.world import RunContext
 from raylfl.testing import recorded_round, simulate
 

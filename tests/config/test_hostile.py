@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from raylfl.config.load import escape, load_config
 from raylfl.config.text import parse
 from raylfl.errors import BadConfig
-from raylfl.heterogeneity.partition.file import load
+from raylfl.heterogeneity.partition.given import load
 from raylfl.heterogeneity.trace import read_trace
 
 BOMB = "a0: &a0 [1, 1]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 30))

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from raylfl.core.population import Population
 from raylfl.errors import BadValue
-from raylfl.heterogeneity.links.bernoulli import Bernoulli
-from raylfl.heterogeneity.links.perfect import Perfect
+from raylfl.heterogeneity.links.bernoulli import Bernoulli, Perfect
 from raylfl.heterogeneity.world import RunContext
 
 Z = 5.0  # standard errors: once in two million comparisons by chance, and keys are fixed

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from raylfl.core.population import Population
-from raylfl.heterogeneity.participation.markov import Markov
+from raylfl.heterogeneity.participation.availability import Markov
 from raylfl.heterogeneity.world import RunContext
 
 COUNT, ROUNDS = 400, 150

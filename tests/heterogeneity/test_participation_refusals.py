@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from raylfl.errors import BadValue
+from raylfl.heterogeneity.participation.availability import Full
 from raylfl.heterogeneity.participation.base import Draw
-from raylfl.heterogeneity.participation.full import Full
 from tests.heterogeneity.draws import build, world
 
 

@@ -8,14 +8,10 @@ from hypothesis import strategies as st
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.partition import PARTITIONS, Samples
 from raylfl.heterogeneity.partition.base import Partition
-from raylfl.heterogeneity.partition.classes import Classes
-from raylfl.heterogeneity.partition.dirichlet import Dirichlet
-from raylfl.heterogeneity.partition.dirichlet_client import DirichletClient
+from raylfl.heterogeneity.partition.classes import Classes, Shards
 from raylfl.heterogeneity.partition.exdir import ExDir
-from raylfl.heterogeneity.partition.iid import Iid
-from raylfl.heterogeneity.partition.natural import Natural
-from raylfl.heterogeneity.partition.quantity import Quantity
-from raylfl.heterogeneity.partition.shards import Shards
+from raylfl.heterogeneity.partition.given import Natural
+from raylfl.heterogeneity.partition.proportions import Dirichlet, DirichletClient, Iid, Quantity
 from raylfl.heterogeneity.partition.stats import class_counts
 from tests.counting import steps_in
 

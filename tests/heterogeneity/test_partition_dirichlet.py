@@ -8,8 +8,7 @@ from scipy import stats
 
 from raylfl.heterogeneity.partition import Samples
 from raylfl.heterogeneity.partition.deal import cut, deal, level
-from raylfl.heterogeneity.partition.dirichlet import Dirichlet
-from raylfl.heterogeneity.partition.dirichlet_client import DirichletClient, divided, draw_labels, log_dirichlet
+from raylfl.heterogeneity.partition.proportions import Dirichlet, DirichletClient, divided, draw_labels, log_dirichlet
 from raylfl.heterogeneity.partition.stats import class_counts
 from tests.heterogeneity.test_partition import balanced, tasks
 

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.partition import PARTITIONS, Samples
-from raylfl.heterogeneity.partition.file import File, load, save
+from raylfl.heterogeneity.partition.given import File, load, save
 
 CONF = Path(__file__).parents[2] / "conf" / "partition"
 

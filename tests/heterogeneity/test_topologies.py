@@ -11,9 +11,8 @@ import pytest
 from raylfl.core.mixing import Edges, matrices
 from raylfl.core.population import Population
 from raylfl.errors import BadValue
-from raylfl.heterogeneity.links.bernoulli import Bernoulli
-from raylfl.heterogeneity.links.perfect import Perfect
-from raylfl.heterogeneity.participation.full import Full
+from raylfl.heterogeneity.links.bernoulli import Bernoulli, Perfect
+from raylfl.heterogeneity.participation.availability import Full
 from raylfl.heterogeneity.topologies import TOPOLOGIES
 from raylfl.heterogeneity.topologies.base import Graph
 from raylfl.heterogeneity.topologies.record import GraphLines, graph_row

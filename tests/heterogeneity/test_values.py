@@ -11,9 +11,8 @@ from scipy import stats
 from raylfl.core.population import Population
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.clock import Clock
-from raylfl.heterogeneity.forms import COUNT, FAILURE, POSITIVE, PROBABILITY, Interval
 from raylfl.heterogeneity.links.bernoulli import Bernoulli
-from raylfl.heterogeneity.values import PerClient
+from raylfl.heterogeneity.values import COUNT, FAILURE, POSITIVE, PROBABILITY, Interval, PerClient
 from raylfl.heterogeneity.work import LocalWork
 from raylfl.heterogeneity.world import RunContext
 

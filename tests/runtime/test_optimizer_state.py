@@ -12,7 +12,7 @@ from torch import nn
 import raylfl
 from raylfl.algorithms import ALGORITHMS
 from raylfl.errors import BadConfig
-from raylfl.heterogeneity.partition.file import save
+from raylfl.heterogeneity.partition.given import save
 from raylfl.testing.runs import has_the_same_bits_on_any_worker, resumes_after_a_kill_in_every_phase
 from tests.oracles import moments
 from tests.runtime.faults import options_of

@@ -1,4 +1,4 @@
-"""Link processes, which determine the uploads that the server receives; one file for each process."""
+"""Link processes, which determine the uploads that the server receives."""
 
 from raylfl.heterogeneity.links.base import LINKS, Link
 

@@ -1,4 +1,4 @@
-"""Bernoulli links: each client's uploads are lost with its own probability (FedACS's communication heterogeneity).
+"""Links that lose no upload, or each client's uploads with its own probability (FedACS's communication heterogeneity).
 
 Weng, Ren, Xiao & Skoglund 2025, Sec. 2: client m fails with probability q_m. (Alg. 1 line 20 and eq. (22) print
 Bernoulli(q) for success; 1 - q is meant.)
@@ -8,11 +8,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from raylfl.core.arrays import Floats, Ints
-from raylfl.heterogeneity.forms import FAILURE
 from raylfl.heterogeneity.links.base import LINKS, Link
-from raylfl.heterogeneity.values import PerClient, ValuePerClient
+from raylfl.heterogeneity.values import FAILURE, PerClient, ValuePerClient
 from raylfl.heterogeneity.world import RunContext
+
+
+@LINKS.register("perfect")
+@dataclass
+class Perfect(Link):
+    """Every upload is received."""
+
+    @property
+    def varies(self) -> bool:
+        return False
+
+    def failure(self, r: int, clients: Ints, world: RunContext) -> Floats:
+        return np.zeros(len(clients))
 
 
 @LINKS.register("bernoulli", paper="FedACS")

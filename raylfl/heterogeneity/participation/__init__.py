@@ -1,4 +1,4 @@
-"""Participation processes, which sample the clients of each round; one file for each process."""
+"""Participation processes, which sample the clients of each round."""
 
 from raylfl.heterogeneity.participation.base import (
     PARTICIPATION,

@@ -1,4 +1,4 @@
-"""Partitions of the training samples over clients; one file for each partition, found by the registry."""
+"""Partitions of the training samples over clients."""
 
 from raylfl.heterogeneity.partition.base import PARTITIONS, Partition, Samples, Split
 

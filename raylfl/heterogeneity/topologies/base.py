@@ -20,10 +20,9 @@ from raylfl.core.arrays import Bools, Floats, Ints
 from raylfl.core.keyed import keyed_uniform
 from raylfl.core.mixing import Edges, Weights, edge_counts
 from raylfl.errors import BadValue
-from raylfl.heterogeneity.forms import POSITIVE, Interval
 from raylfl.heterogeneity.links.base import Link
 from raylfl.heterogeneity.topologies.links_file import check_links, read_links
-from raylfl.heterogeneity.values import PerClient, ValuePerClient
+from raylfl.heterogeneity.values import POSITIVE, Interval, PerClient, ValuePerClient
 from raylfl.heterogeneity.world import RunContext
 
 if TYPE_CHECKING:

@@ -1,4 +1,16 @@
-"""Markov availability: each client is a two-state Markov chain (off, on).
+"""Availability processes: independent draws, constant or periodic in time, and Markov chains.
+
+bernoulli: the "active arbitrary participation" of FOCUS (Ying, Li & Yang, NeurIPS 2025), Assumption 1, Case 2. Client
+i takes part with probability p_i. The p_i need not sum to 1, and the cohort size varies.
+
+sinusoid, staircase: the non-stationary processes of FedAWE's experiments (Xiang et al., NeurIPS 2024), in which client
+i is available with probability p_i f(r); A is the amplitude and P the period in rounds. The paper computes p_i from the
+client's labels; here it is any value per client.
+
+    sinusoid    f(r) = A sin(2 pi r/P) + 1 - A          between 1 - 2A and 1
+    staircase   f(r) = 1 in the first half of every P rounds, 1 - A in the second
+
+markov: each client is a two-state Markov chain (off, on).
 
     P(off -> on) = p_on, P(on -> off) = p_off; stationary P(on) = p_on/(p_on + p_off)
     mean length of a stay: on 1/p_off rounds, off 1/p_on rounds
@@ -11,19 +23,109 @@ stays the same (p_on <= 1 - p_off) or flips (p_on > 1 - p_off).
 
 from __future__ import annotations
 
+import math
+from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
+from raylfl.components.options import Doc, Ge, Le
 from raylfl.core.arrays import Bools, Floats
 from raylfl.core.draws import Law
 from raylfl.core.keyed import keyed_uniform
 from raylfl.errors import BadValue
-from raylfl.heterogeneity.forms import PROBABILITY
-from raylfl.heterogeneity.participation.base import PARTICIPATION, Availability
-from raylfl.heterogeneity.values import PerClient, ValuePerClient
+from raylfl.heterogeneity.participation.base import PARTICIPATION, Availability, Independent
+from raylfl.heterogeneity.values import PROBABILITY, PerClient, ValuePerClient
 from raylfl.heterogeneity.world import RunContext
+
+
+@PARTICIPATION.register("full")
+@dataclass
+class Full(Availability):
+    """Full participation: every client takes part in every round."""
+
+    law: ClassVar[Law | None] = "independent"
+    memoryless: ClassVar[bool] = True
+
+    def available(self, r: int, world: RunContext, attempt: int = 0) -> Bools:
+        return np.ones(world.count, dtype=bool)
+
+    def marginals(self, world: RunContext, r: int) -> Floats:
+        return np.ones(world.count)
+
+
+PAPER = {"ranges": [{"fraction": 0.9, "uniform": [0.1, 0.3]}, {"fraction": 0.1, "uniform": [0.1, 0.9]}]}
+
+
+@PARTICIPATION.register("bernoulli", paper="FOCUS, Case 2")
+@dataclass
+class Bernoulli(Independent):
+    """Each client takes part with its own probability p_i, independently.
+
+    p: the probabilities p_i, one value per client. Random values are drawn once per run, and every round inside
+    `phases`. With null they are drawn as in FOCUS's experiments, from U(0.1, 0.3) for 90 % of the clients and from
+    U(0.1, 0.9) for 10 %.
+    """
+
+    p: ValuePerClient = None  # the default is not PAPER itself, because a config's own mapping would be merged into it
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._p = PerClient.parse(PAPER if self.p is None else self.p, "p", PROBABILITY, purpose="participation/p")
+
+    def check(self, world: RunContext) -> None:
+        self._p.check(world.count)
+
+    def probabilities(self, r: int, world: RunContext) -> Floats:
+        return self._p.at(r, np.arange(world.count), world)
+
+
+@dataclass
+class Seasonal(Bernoulli):
+    """Independent availability of client i in round r with probability p_i f(r), f periodic.
+
+    The non-stationary processes of FedAWE's experiments (Xiang et al., NeurIPS 2024), which computes p_i from the
+    client's labels.
+
+    p: the probabilities p_i at the peak of the season, one value per client.
+    """
+
+    p: ValuePerClient = 0.5
+    period: Annotated[int, Ge(2), Doc("the period P in rounds")] = 20
+
+    @abstractmethod
+    def season(self, r: int) -> float:
+        """The factor f(r) of all availability probabilities in round r, in [0, 1]."""
+
+    def probabilities(self, r: int, world: RunContext) -> Floats:
+        return super().probabilities(r, world) * self.season(r)
+
+
+@PARTICIPATION.register("sinusoid", paper="FedAWE")
+@dataclass
+class Sinusoid(Seasonal):
+    """Independent availability in round r with probability p_i (A sin(2 pi r/P) + 1 - A), amplitude A and period P."""
+
+    amplitude: Annotated[float, Ge(0), Le(0.5), Doc("the amplitude A, with 1 - 2A >= 0")] = 0.3
+
+    def season(self, r: int) -> float:
+        return self.amplitude * math.sin(2 * math.pi * r / self.period) + 1 - self.amplitude
+
+
+@PARTICIPATION.register("staircase", paper="FedAWE")
+@dataclass
+class Staircase(Seasonal):
+    """Independent availability with probability p_i in the first half of every period and p_i (1 - A) in the second.
+
+    A: the amplitude.
+    """
+
+    amplitude: Annotated[float, Ge(0), Le(1), Doc("the amplitude A; the lower step is 1 - A")] = 0.6
+
+    def season(self, r: int) -> float:
+        return 1.0 if 2 * (r % self.period) < self.period else 1.0 - self.amplitude
+
 
 _RATE = replace(PROBABILITY, phases=False)  # a chain with changing rates has no stationary start
 RECENT = 3  # rounds whose states are cached: the next round is drawn before the current one is measured
@@ -108,7 +210,7 @@ class Markov(Availability):
     def _state(self, r: int, world: RunContext, p_on: Floats, p_off: Floats) -> Bools:
         """Whether each of the N clients is on in round r, bool [N].
 
-        Goes back from round r, one round a step, until every client's state is determined (see the module's docstring).
+        Goes back from round r, one round a step, until every client's state is determined (see the module).
         A step determines a client's state with probability 1 - |1 - p_on - p_off|. p_on, p_off: [N].
         """
         both, either = np.minimum(p_on, 1 - p_off), np.maximum(p_on, 1 - p_off)

@@ -1,7 +1,10 @@
-"""Dirichlet partition over the classes of each client: skewed labels at equal sizes.
+"""Partitions by sizes or class proportions, equal ones or Dirichlet draws.
 
-Hsu, Qi & Brown, "Measuring the effects of non-identical data distribution for federated visual
-classification", 2019.
+iid: the same label distribution and equal sizes. quantity: the same label distribution, but unequal sizes (Li et al.,
+ICDE 2022). dirichlet: each class over the clients, skewed labels and, as a consequence, sizes (Yurochkin et al.,
+"Bayesian nonparametric federated learning of neural networks", ICML 2019). dirichlet_client: the classes of each
+client, skewed labels at equal sizes (Hsu, Qi & Brown, "Measuring the effects of non-identical data distribution for
+federated visual classification", 2019).
 """
 
 from __future__ import annotations
@@ -11,10 +14,66 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from raylfl.components.options import Gt
+from raylfl.components.options import Ge, Gt
 from raylfl.core.arrays import Floats, Ints
 from raylfl.heterogeneity.partition.base import PARTITIONS, Partition, Samples
-from raylfl.heterogeneity.partition.deal import cut, deal, equal_sizes, level
+from raylfl.heterogeneity.partition.deal import check_min_size, cut, deal, dirichlet_counts, equal_sizes, level, redraw
+
+
+@PARTITIONS.register("iid")
+@dataclass
+class Iid(Partition):
+    """Random samples for each client; the numbers of samples differ by at most one."""
+
+    def assign(self, samples: Samples, num_clients: int, rng: np.random.Generator) -> Ints:
+        return rng.permutation(np.repeat(np.arange(num_clients), equal_sizes(samples.count, num_clients)))
+
+
+@PARTITIONS.register("quantity", paper="Li et al. 2022")
+@dataclass
+class Quantity(Partition):
+    """Random samples for each client, in Dirichlet proportions: client i gets n_i of the n samples.
+
+    Each of the N clients first gets one sample: no client is without data. The other n - N samples are divided in
+    proportions p ~ Dir(alpha * 1_N):
+    E[n_i] = n/N, Var[n_i] = (n - N)^2 (1/N) (1 - 1/N) / (N alpha + 1).
+    """
+
+    alpha: Annotated[float, Gt(0)] = 0.5  # concentration of the sizes; 0.5 as in Li et al. 2022
+
+    def assign(self, samples: Samples, num_clients: int, rng: np.random.Generator) -> Ints:
+        proportions = rng.dirichlet(np.full(num_clients, self.alpha))
+        sizes = 1 + cut(proportions, samples.count - num_clients)
+        return rng.permutation(np.repeat(np.arange(num_clients), sizes))
+
+
+@PARTITIONS.register("dirichlet", paper="Yurochkin et al. 2019")
+@dataclass
+class Dirichlet(Partition):
+    """Each class is divided over the N clients in proportions p ~ Dir(alpha * 1_N).
+
+    alpha: concentration; if small, few clients hold most of a class. E[sum_i p_i^2] = (alpha + 1) / (N alpha + 1).
+    min_size: the partition is redrawn until every client has this many samples; 0 allows clients without samples.
+    balance: `none` keeps the sizes as drawn. With `cap`, a client with n/N samples or more (n samples of all clients)
+    gets no further class, as in the paper's published code. With `equal`, random samples move from larger to smaller
+    clients after a single draw, until sizes differ by at most one.
+    """
+
+    alpha: Annotated[float, Gt(0)] = 0.1  # as in FedACS and FedAWARE; FedACS also has 0.05, 0.2, 0.35
+    min_size: Annotated[int, Ge(0)] = 10
+    balance: Literal["none", "cap", "equal"] = "none"
+
+    def assign(self, samples: Samples, num_clients: int, rng: np.random.Generator) -> Ints:
+        cap = samples.count / num_clients if self.balance == "cap" else np.inf
+        everyone = np.ones((num_clients, samples.num_classes), dtype=bool)
+
+        def draw() -> Ints:
+            return dirichlet_counts(samples.class_sizes, self.alpha, everyone, cap, rng)
+
+        check_min_size(self.min_size, samples.count, num_clients)
+        if self.balance == "equal":  # no redraws are needed: all sizes become n/N
+            return level(deal(draw(), samples.codes, rng), num_clients, rng)
+        return deal(redraw(draw, self.min_size, self.alpha), samples.codes, rng)
 
 
 @PARTITIONS.register("dirichlet_client", paper="Hsu et al. 2019")
