@@ -30,7 +30,7 @@ from raylfl.heterogeneity.links.bernoulli import Bernoulli as Lossy
 from raylfl.heterogeneity.links.base import Link
 from raylfl.heterogeneity.participation.base import Draw, Participation
 from raylfl.heterogeneity.participation.availability import Bernoulli as Coins
-from raylfl.heterogeneity.participation.samplers import Uniform
+from raylfl.heterogeneity.participation.uniform import Uniform
 from raylfl.heterogeneity.partition.proportions import Dirichlet
 from raylfl.heterogeneity.topologies.graphs import Ring
 

@@ -20,7 +20,7 @@ from raylfl.cli import main
 from raylfl.errors import BadConfig
 from raylfl.heterogeneity.links.bernoulli import Bernoulli as Lossy
 from raylfl.heterogeneity.participation.availability import Bernoulli as Coins
-from raylfl.heterogeneity.participation.samplers import Uniform
+from raylfl.heterogeneity.participation.uniform import Uniform
 from raylfl.heterogeneity.partition.proportions import Dirichlet
 from tests.runtime.tiny import ONE_BY_ONE as TINY
 from tests.runtime.tiny import Net, Points
@@ -283,7 +283,7 @@ from dataclasses import dataclass
 
 import raylfl
 from raylfl.algorithms.fedprox import FedProx
-from raylfl.heterogeneity.participation.samplers import Uniform
+from raylfl.heterogeneity.participation.uniform import Uniform
 from tests.runtime.tiny import ONE_BY_ONE as TINY
 from tests.runtime.tiny import Net as Base
 from tests.runtime.tiny import Points as BasePoints

@@ -10,7 +10,7 @@ from raylfl.cli import main
 from raylfl.config.load import load_config
 from raylfl.config.text import dump, parse
 from raylfl.errors import BadConfig
-from raylfl.heterogeneity.participation.samplers import Weighted
+from raylfl.heterogeneity.participation.uniform import Weighted
 
 ODD = ["a\ud800", "a\x1b[31m", "a\u202eb", "a\x7f", "a\u200bb", "a\tb", "a\x85b", "\u2028", "a\x00", "x" * 201]
 

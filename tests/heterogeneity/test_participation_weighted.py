@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from raylfl.core.population import Population
-from raylfl.heterogeneity.participation.samplers import Weighted
+from raylfl.heterogeneity.participation.uniform import Weighted
 from raylfl.heterogeneity.world import RunContext
 
 ROUNDS = 6000

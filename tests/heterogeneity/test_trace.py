@@ -9,8 +9,8 @@ from raylfl.core.population import Population
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.links.bernoulli import Bernoulli as BernoulliLink
 from raylfl.heterogeneity.participation.availability import Bernoulli
-from raylfl.heterogeneity.participation.samplers import Uniform
 from raylfl.heterogeneity.participation.trace import Trace
+from raylfl.heterogeneity.participation.uniform import Uniform
 from raylfl.heterogeneity.trace import encode_row, make_row, read_trace, write_trace
 from raylfl.heterogeneity.world import RunContext
 

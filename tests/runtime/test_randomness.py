@@ -22,7 +22,7 @@ from raylfl.experiment.parts import BUFFERS
 from raylfl.heterogeneity.links.bernoulli import Bernoulli as LossyLink
 from raylfl.heterogeneity.participation.availability import Bernoulli as Coins
 from raylfl.heterogeneity.participation.availability import Markov
-from raylfl.heterogeneity.participation.samplers import Uniform
+from raylfl.heterogeneity.participation.uniform import Uniform
 from raylfl.heterogeneity.work import LocalWork
 from raylfl.heterogeneity.world import RunContext
 from raylfl.runtime.round.plan import Planner

@@ -1,13 +1,4 @@
-"""The server's choice of the clients of a round.
-
-uniform: as in McMahan 2017 and most analyses.
-
-weighted: the "passive arbitrary participation" of FOCUS (Ying, Li & Yang, NeurIPS 2025), Assumption 1, Case 3. Without
-replacement, clients are drawn one after the other, each with probability proportional to its weight q_i among the
-remaining clients (as numpy's `choice` does). This is the order of independent exponential variables with rates q_i
-(Efraimidis & Spirakis 2006). The sampled clients are thus
-
-    S_r = the M available clients with the smallest -log(u_i)/q_i,  u_i ~ U(0, 1) keyed by (seed, round, client)
+"""Clients or groups of clients that take turns.
 
 permutation: one random order of the N clients, repeated for the whole run (random reshuffling over clients). Round r
 samples the clients at positions r*M, ..., r*M + M - 1 (modulo N) of the order. Any N consecutive positions contain
@@ -20,17 +11,15 @@ is one client after the other (sequential FL); Kbar = 1 is uniform sampling (par
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from raylfl.components.options import Ge, Kind
+from raylfl.components.options import Ge
 from raylfl.core.arrays import Floats, Ints
 from raylfl.core.draws import Law
-from raylfl.core.keyed import keyed, keyed_uniform
+from raylfl.core.keyed import keyed
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.participation.base import (
     PARTICIPATION,
@@ -39,7 +28,7 @@ from raylfl.heterogeneity.participation.base import (
     equal_values,
     sample_with_replacement,
 )
-from raylfl.heterogeneity.values import ONCE, Interval
+from raylfl.heterogeneity.values import ONCE
 from raylfl.heterogeneity.world import RunContext
 
 
@@ -72,79 +61,6 @@ class Uniform(Sampler):
         if self._process is not None:
             return None
         return equal_values(self.cohort_size(world) / world.count, world.count)
-
-
-_WEIGHT = Interval("a weight, at least 0", 0.0)
-
-
-@PARTICIPATION.register("weighted", paper="FOCUS, Case 3")
-@dataclass
-class Weighted(Sampler):
-    """Sampling of M = `size` clients with unequal weights, with or without replacement.
-
-    weights: a list of one weight per client; `random`: U(0, 1) + 0.01 each, drawn once per run (FOCUS, Fig. 4); or
-    `data_size`: the client's number of samples. Weights need not sum to 1; a client of weight 0 is never sampled.
-    replace: whether the M draws are i.i.d., with replacement.
-    """
-
-    weights: Annotated[Any, Kind("a list, `random` or `data_size`")] = "random"
-    replace: bool = False
-
-    memoryless: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.weights in ("random", "data_size"):
-            return
-        if isinstance(self.weights, str) or not isinstance(self.weights, Sequence):
-            raise BadValue("weights", got=self.weights, need="a list, random or data_size")
-        for client, weight in enumerate(self.weights):
-            if weight not in _WEIGHT:
-                raise BadValue(f"weights[{client}]", got=weight, need=_WEIGHT.text)
-        if not 0 < sum(self.weights) < math.inf:
-            raise BadValue("weights", got=list(self.weights), need="above 0 for at least one client, with a finite sum")
-
-    def check(self, world: RunContext) -> None:
-        super().check(world)
-        if not isinstance(self.weights, str) and len(self.weights) != world.count:
-            got = f"{len(self.weights)} entries"
-            raise BadValue("weights", got=got, need=f"{world.count}, one per client")
-
-    def probabilities(self, world: RunContext) -> Floats:
-        """The weights q_i of all N clients, normalised to sum 1, float64 [N]."""
-        if self.weights == "random":
-            q = keyed_uniform(world.seed, "participation/weights", ONCE, np.arange(world.count)) + 0.01
-        elif self.weights == "data_size":
-            q = world.population.sizes.astype(np.float64)
-        else:
-            q = np.array(self.weights, dtype=np.float64)
-        p: Floats = q / q.sum()
-        return p
-
-    def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
-        size, q = self.cohort_size(world), self.probabilities(world)
-        available = self.eligible(r, world, attempt)
-        if self.replace:
-            return sample_with_replacement(q, size, r, world, available, attempt)
-        ids = np.flatnonzero(q if available is None else q * available)
-        u = keyed_uniform(world.seed, "participation", r, ids, lane=attempt)
-        clocks = -np.log(u) / q[ids]
-        if len(ids) > size:
-            ids = ids[np.argpartition(clocks, size - 1)[:size]]
-        return Draw.once(ids)
-
-    @property
-    def law(self) -> Law | None:
-        return "with_replacement" if self.replace else "at_most_once"
-
-    def marginals(self, world: RunContext, r: int) -> Floats | None:
-        """Expected draws M q_i of all N clients [N]; None without replacement or with an availability process.
-
-        M is `cohort_size`, and q_i the entry of `probabilities`.
-        """
-        if self._process is not None or not self.replace:
-            return None
-        return self.cohort_size(world) * self.probabilities(world)
 
 
 @PARTICIPATION.register("permutation", paper="SGD-RR over clients")
