@@ -117,7 +117,7 @@ def stationary_mean(
 def biases() -> None:
     """Prints the worst node's |E x_i - x*| / |x*| of the methods that are not exact."""
     from raylfl.core.mixing import Edges
-    from raylfl.data.quadratics import DenseQuadratics
+    from raylfl.data.synthetic import DenseQuadratics
 
     data = DenseQuadratics(num_clients=8, dim=5, condition=2.0)
     optimum = data.optimum().numpy()

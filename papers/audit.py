@@ -135,7 +135,7 @@ class ScaffoldAudit(Lines):
 
 def start_distance(config: Mapping[str, Any]) -> float:
     """The distance of the initial model to the optimum of random quadratics, divided by the optimum's norm."""
-    from raylfl.data.quadratics import DenseQuadratics
+    from raylfl.data.synthetic import DenseQuadratics
 
     optimum = DenseQuadratics(**config["data"]["init_args"]).optimum().numpy()
     x0 = np.full_like(optimum, config["model"]["init_args"]["x0"])

@@ -23,7 +23,7 @@ from raylfl.heterogeneity.participation import PARTICIPATION
 from raylfl.heterogeneity.partition import PARTITIONS
 from raylfl.heterogeneity.topologies import TOPOLOGIES
 from raylfl.heterogeneity.work import LocalWork
-from raylfl.models.classic import MLP
+from raylfl.models.networks import MLP
 
 
 @dataclass

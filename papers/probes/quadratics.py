@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from raylfl.data.base import tensors
-from raylfl.data.quadratics import Quadratics
+from raylfl.data.synthetic import Quadratics
 from raylfl.models.problem import Quadratic
 
 

@@ -81,11 +81,7 @@ class ImageData(DataSource):
     num_classes: int
 
     def hold(
-        self,
-        train: tuple[Tensor, Tensor],
-        test: tuple[Tensor, Tensor],
-        num_classes: int,
-        transform: ImageTransform,
+        self, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], num_classes: int, transform: ImageTransform
     ) -> None:
         """Sets the attributes of the data set from its images, labels and transform.
 

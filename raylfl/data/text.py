@@ -31,9 +31,7 @@ class Texts(DataSource):
     """
 
     def __init__(
-        self,
-        path: str | None = None,
-        length: Annotated[int, Ge(2), Doc("the number of characters in a window")] = 32,
+        self, path: str | None = None, length: Annotated[int, Ge(2), Doc("the number of characters in a window")] = 32
     ):
         files = sorted((BUNDLED if path is None else Path(path).expanduser()).glob("*.txt"))
         if not files:

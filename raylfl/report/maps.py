@@ -80,14 +80,7 @@ def _shades(values: Floats, higher: bool) -> Floats:
 
 
 def draw_profile(
-    ax: Axes,
-    profiles: Profiles,
-    lines: Mapping[str, Line],
-    metric: str,
-    key: str,
-    *,
-    higher: bool,
-    best: bool = True,
+    ax: Axes, profiles: Profiles, lines: Mapping[str, Line], metric: str, key: str, *, higher: bool, best: bool = True
 ) -> None:
     """Draws the means of profiles (error bars: std) over the values of a config key, one line per method.
 

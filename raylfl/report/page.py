@@ -15,10 +15,9 @@ from raylfl.report import figures, tables
 from raylfl.report.derived import by_method, default_last, default_target, grows, longest, main_metric
 from raylfl.report.facets import Facet, facets
 from raylfl.report.figures import Block, Look
-from raylfl.report.graph_pictures import graph_pictures
 from raylfl.report.overview import overview
 from raylfl.report.paired import paired
-from raylfl.report.pictures import participation_pictures, partition_drawer, partition_pictures
+from raylfl.report.pictures import graph_pictures, participation_pictures, partition_drawer, partition_pictures
 from raylfl.report.runs import Group, RunRecord, Runs, group_runs, paths_of, read_runs
 from raylfl.report.selection import select
 from raylfl.report.sheet import Part, Sheet, folded, heading, slug

@@ -197,9 +197,7 @@ def load_run(path: str | os.PathLike[str]) -> RunRecord:
     return run
 
 
-def read_runs(
-    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-) -> tuple[list[RunRecord], list[str]]:
+def read_runs(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> tuple[list[RunRecord], list[str]]:
     """Reads all runs at and below the given paths; returns (readable runs, one sentence on each unreadable run).
 
     The sentences are also logged as warnings. Raises BadConfig if there is no readable run, and BadValue as `find_runs`

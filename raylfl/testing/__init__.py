@@ -9,12 +9,4 @@ from raylfl.testing.bench import ContractBroken
 from raylfl.testing.contract import CHECKS, check_contract
 from raylfl.testing.simulation import FunctionOracle, Simulation, recorded_round, simulate
 
-__all__ = [
-    "CHECKS",
-    "ContractBroken",
-    "FunctionOracle",
-    "Simulation",
-    "check_contract",
-    "recorded_round",
-    "simulate",
-]
+__all__ = ["CHECKS", "ContractBroken", "FunctionOracle", "Simulation", "check_contract", "recorded_round", "simulate"]

@@ -106,10 +106,7 @@ def reloaded(state: Any) -> Any:
     """
     if isinstance(state, dict):
         return {k: reloaded(v) for k, v in state.items()}
-    must(
-        isinstance(state, (Tensor, Table)),
-        f"a state holds a {type(state).__name__}; only Tensors and Tables last",
-    )
+    must(isinstance(state, (Tensor, Table)), f"a state holds a {type(state).__name__}; only Tensors and Tables last")
     buffer = io.BytesIO()
     torch.save(state.state_dict() if isinstance(state, Table) else state.clone(), buffer)
     buffer.seek(0)
@@ -172,10 +169,7 @@ class Watched:
             self._given = {"x_start"} | {key for key, rows in result.items() if memory(rows) in given}
         if name == "direction":
             x, carry = args[0], result[1]
-            must(
-                carry.keys() == args[2].keys(),
-                f"direction got {set(args[2])} to carry and returned {set(carry)}",
-            )
+            must(carry.keys() == args[2].keys(), f"direction got {set(args[2])} to carry and returned {set(carry)}")
             self._given = {key for key in self._given & args[2].keys() if memory(carry[key]) == memory(args[2][key])}
             for key, rows in carry.items():
                 aliased = memory(rows) == memory(x)

@@ -74,7 +74,4 @@ def distances(what: str, scale: float, of: Callable[[Floats], Floats | float]) -
 
     what: the label. scale: |x*|, the unit of the relative distance. of: the bound or limit of |x - x*|, as in `Line`.
     """
-    return (
-        Line("global/distance", what, lambda r: of(r) / scale),
-        Line("global/distance_abs", what, of),
-    )
+    return (Line("global/distance", what, lambda r: of(r) / scale), Line("global/distance_abs", what, of))

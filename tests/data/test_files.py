@@ -13,12 +13,11 @@ import pytest
 import torch
 from PIL import Image
 
-from raylfl.data import cifar
+from raylfl.data import archives as cifar
+from raylfl.data.archives import Cifar10, Cifar100, FashionMnist, Mnist, read_idx
 from raylfl.data.base import data_root
-from raylfl.data.cifar import Cifar10, Cifar100
-from raylfl.data.cinic import Cinic10
-from raylfl.data.mnist import FashionMnist, Mnist, read_idx
-from raylfl.data.npy import Npy
+from raylfl.data.by_index import Npy
+from raylfl.data.image_folder import Cinic10
 from raylfl.errors import DataMissing
 
 RNG = np.random.default_rng(0)

@@ -6,9 +6,7 @@ import torch
 
 from raylfl.data import DATA
 from raylfl.data.base import client_weights
-from raylfl.data.logistic import LogisticRegressionSynthetic
-from raylfl.data.quadratics import Coefficients, DenseQuadratics, Quadratics
-from raylfl.data.ridge import Ridge
+from raylfl.data.synthetic import Coefficients, DenseQuadratics, LogisticRegressionSynthetic, Quadratics, Ridge
 from raylfl.errors import BadValue
 from raylfl.models import MODELS
 from raylfl.models.base import fitted_args

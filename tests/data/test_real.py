@@ -14,8 +14,8 @@ from papers.grid import Point
 from papers.run_cache import RunCache
 from papers.sfl_grid import published_rates
 from papers.sfl_logs import FILE, log_of
+from raylfl.data.archives import FashionMnist, Mnist
 from raylfl.data.image_folder import ImageFolder
-from raylfl.data.mnist import FashionMnist, Mnist
 from raylfl.report.derived import last_k
 
 HERE = Path(os.environ.get("RAYLFL_DATA", "nowhere"))

@@ -14,7 +14,7 @@ from raylfl.data.digits import SyntheticImages
 from raylfl.errors import BadValue
 from raylfl.models import MODELS
 from raylfl.models.base import Classifier, fitted_args
-from raylfl.models.deep import BasicBlock
+from raylfl.models.networks import BasicBlock
 from raylfl.models.stack import Stack
 
 CLASSIFIERS = [entry.name for entry in MODELS if issubclass(entry.cls, Classifier)]

@@ -10,7 +10,7 @@ import pytest
 from papers import audit, fedacs, focus, sfl_quadratics
 from papers.grid import Point
 from papers.run_cache import RunCache, setting
-from raylfl.data.quadratics import Quadratics
+from raylfl.data.synthetic import Quadratics
 from raylfl.report.derived import Stat, to_target
 
 

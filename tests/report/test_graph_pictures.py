@@ -11,9 +11,9 @@ from matplotlib.colors import LogNorm, to_rgba
 
 from raylfl.core.mixing import Edges
 from raylfl.heterogeneity.topologies.record import graph_row
-from raylfl.report import graph_pictures as module
-from raylfl.report.graph_pictures import graph_pictures, last_graph
+from raylfl.report import pictures as module
 from raylfl.report.page import write_report
+from raylfl.report.pictures import graph_pictures, last_graph
 from raylfl.report.runs import group_runs, load_run
 from raylfl.report.style import PAPER, Drawing
 from raylfl.report.topology_plot import Net, Shade, places

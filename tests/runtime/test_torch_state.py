@@ -79,7 +79,7 @@ def test_the_state_is_put_back_after_an_error(tmp_path):
 
 def test_what_a_module_s_file_sets_as_it_is_imported_ends_with_the_import(tmp_path, monkeypatch):
     """This holds in a worker, which imports the file first, and in a process that has imported it already."""
-    text = "import torch\nfrom raylfl.models.classic import MLP\ntorch.set_default_dtype(torch.float64)\n"
+    text = "import torch\nfrom raylfl.models.networks import MLP\ntorch.set_default_dtype(torch.float64)\n"
     (tmp_path / "greedy.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
     shapes = {"in_shape": [1, 8, 8], "num_classes": 10}

@@ -24,13 +24,7 @@ from raylfl.core.arrays import Floats
 from raylfl.core.draws import Law
 from raylfl.core.keyed import keyed_uniform
 from raylfl.errors import BadValue
-from raylfl.heterogeneity.participation.base import (
-    PARTICIPATION,
-    Draw,
-    Sampler,
-    equal_values,
-    sample_with_replacement,
-)
+from raylfl.heterogeneity.participation.base import PARTICIPATION, Draw, Sampler, equal_values, sample_with_replacement
 from raylfl.heterogeneity.values import ONCE, Interval
 from raylfl.heterogeneity.world import RunContext
 

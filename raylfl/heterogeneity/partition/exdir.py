@@ -14,14 +14,7 @@ import numpy as np
 from raylfl.components.options import Ge, Gt
 from raylfl.core.arrays import Bools, Ints
 from raylfl.heterogeneity.partition.base import PARTITIONS, Partition, Samples
-from raylfl.heterogeneity.partition.deal import (
-    check_classes,
-    check_min_size,
-    deal,
-    dirichlet_counts,
-    redraw,
-    smallest,
-)
+from raylfl.heterogeneity.partition.deal import check_classes, check_min_size, deal, dirichlet_counts, redraw, smallest
 
 REALLOCATIONS = 300  # draws of the classes before rare classes are completed by exchanges
 

@@ -1,4 +1,4 @@
-"""Quadratics with known optima; each client has one sample, and the loss of this sample is its objective f_i."""
+"""Synthetic problems: quadratics and ridge regression with known optima, and data for classification."""
 
 from __future__ import annotations
 
@@ -99,3 +99,88 @@ class DenseQuadratics(DataSource):
         w = client_weights(weights, self.num_clients)
         x: Tensor = torch.linalg.solve(torch.einsum("i,ijk->jk", w, self.h), w @ self.b)
         return x
+
+
+@DATA.register("ridge", paper="FOCUS fig. 4")
+class Ridge(DataSource):
+    """Ridge regression on linear measurements: f_i(x) = sum_k (a_ik.x - b_ik)^2 + lam |x|^2.
+
+    For the model `ridge`. Samples are (row a [d], measurement b), with a = u z and b = a.x_o + noise e. Each sample has
+    its own u ~ U(0.5, 1), z ~ N(0, I_d) and e ~ N(0, 1); all samples of all clients share one x_o ~ N(0, I_d). Samples
+    are stored client by client.
+    noise: the standard deviation of the measurements' errors.
+    lam: changes the optimum, not the samples; it is also the default of the model's `lam`.
+    """
+
+    def __init__(
+        self,
+        num_clients: Count = 16,
+        rows_per_client: Count = 100,
+        dim: Count = 100,
+        lam: Annotated[float, Ge(0)] = 0.01,
+        noise: float = 0.1,
+        seed: int = 0,
+    ):
+        self.num_clients, self.rows_per_client, self.dim, self.lam = num_clients, rows_per_client, dim, lam
+        draw = keyed(seed, "data/ridge")
+        n = num_clients * rows_per_client
+        a = draw.uniform(0.5, 1.0, size=(n, 1)) * draw.standard_normal((n, dim))
+        x_o = draw.standard_normal(dim)
+        b = a @ x_o + noise * draw.standard_normal(n)
+        self.a, self.b = torch.from_numpy(a), torch.from_numpy(b)
+        self.train_dataset = tensors(self.a, self.b)
+        self.client_indices = blocks(num_clients, rows_per_client)
+
+    def optimum(self, weights: Sequence[float] | Tensor | None = None) -> Tensor:
+        """The optimum x* [d], from (sum_i w_i A_i^T A_i + lam I) x* = sum_i w_i A_i^T b_i.
+
+        w: importance weights (None: uniform); A_i, b_i: the rows and measurements of client i. Raises BadValue(lam) if
+        lam is 0 and the rows do not determine x*.
+        """
+        w = client_weights(weights, self.num_clients)
+        scaled = self.a * w.repeat_interleave(self.rows_per_client)[:, None]
+        normal = scaled.T @ self.a + self.lam * torch.eye(self.dim, dtype=torch.float64)
+        factor, info = torch.linalg.cholesky_ex(normal)
+        if info:
+            raise BadValue("lam", got=self.lam, need="> 0", hint="the rows alone do not determine the optimum")
+        return torch.cholesky_solve((scaled.T @ self.b)[:, None], factor).flatten()
+
+
+@DATA.register("logistic_regression_synthetic", paper="Li 2020 (FedProx)")
+class LogisticRegressionSynthetic(DataSource):
+    """Synthetic(alpha, beta): labels y = argmax(W_i x + b_i), where client i has its own W_i, b_i and inputs x [d].
+
+    For the model `logistic`. Entries of W_i, b_i ~ N(u_i, 1), u_i ~ N(0, alpha); x ~ N(v_i, S), S diagonal with
+    S_jj = j^-1.2, entries of v_i ~ N(B_i, 1), B_i ~ N(0, beta) (alpha, beta: variances). Inputs are float64; every
+    client has the same number of samples.
+    rows_per_client: training samples per client; the test set has as many.
+    """
+
+    in_shape: tuple[int, ...]
+
+    def __init__(
+        self,
+        num_clients: Count = 10,
+        rows_per_client: Count = 50,
+        dim: Count = 60,
+        num_classes: Count = 10,
+        alpha: Annotated[float, Ge(0), Doc("the variance of the u_i: how much models differ")] = 1.0,
+        beta: Annotated[float, Ge(0), Doc("the variance of the B_i: how much inputs differ")] = 1.0,
+        seed: int = 0,
+    ):
+        self.num_clients, self.in_shape, self.num_classes = num_clients, (dim,), num_classes
+        deviation = np.arange(1, dim + 1) ** -0.6
+        x, y = [], []
+        for i in range(num_clients):
+            draw = keyed(seed, "data/logistic_regression_synthetic", i)
+            u, shift = np.sqrt(alpha) * draw.standard_normal(), np.sqrt(beta) * draw.standard_normal()
+            w, b = u + draw.standard_normal((dim, num_classes)), u + draw.standard_normal(num_classes)
+            v = shift + draw.standard_normal(dim)
+            inputs = v + deviation * draw.standard_normal((2, rows_per_client, dim))  # train, test
+            x.append(inputs)
+            y.append((inputs @ w + b).argmax(axis=-1))
+        (x_train, x_test), (y_train, y_test) = np.concatenate(x, axis=1), np.concatenate(y, axis=1)
+        self.train_dataset = tensors(torch.from_numpy(x_train), torch.from_numpy(y_train))
+        self.test_dataset = tensors(torch.from_numpy(x_test), torch.from_numpy(y_test))
+        self.targets = torch.from_numpy(y_train)
+        self.client_indices = blocks(num_clients, rows_per_client)
