@@ -92,10 +92,6 @@ class FedACS(Aggregating):
         return fedacs_lr(c) if self.calibrate else c.lr
 
     def _update_estimates(self, server: ServerState, r: Round) -> ServerState:
-        """The server state with its estimates updated by round r, or unchanged with `estimate: known`.
-
-        r may be a round without received uploads.
-        """
         if self.estimate == "known":
             return server
         new = {name: server[name].cpu().numpy().copy() for name in ("q", "a", *COUNTS)}

@@ -59,7 +59,6 @@ class FedAU(Summing):
         return self._count_intervals(server, r.cohort[:0])
 
     def _count_intervals(self, server: ServerState, received: Ints) -> ServerState:
-        """The server state after a round in which uploads of the clients `received` arrived; x is unchanged."""
         waited, intervals = server["waited"] + 1, server["intervals"]
         ends = waited == self.cutoff
         ends[torch.from_numpy(received)] = True

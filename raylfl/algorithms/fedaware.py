@@ -112,5 +112,4 @@ def _chi2(simplex: Floats, weights: Floats) -> float:
 
 
 def _state(members: WorkingSet) -> dict[str, Tensor]:
-    """The working set as entries of the server state, under the names `members` and `gram`."""
     return {"members": torch.from_numpy(members.rows), "gram": torch.from_numpy(members.gram)}

@@ -73,7 +73,6 @@ class FedNova(Summing):
 
 
 def _per_work(shares: Floats, a_norm: Floats) -> Floats:
-    """Each client's share divided by its local work |a_i|_1; 0 for a client that takes no step."""
     return np.divide(shares, a_norm, out=np.zeros(len(shares)), where=a_norm > 0)
 
 

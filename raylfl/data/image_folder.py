@@ -119,7 +119,6 @@ def arrays(
 
 
 def _load(folder: Path) -> tuple[list[Half], list[str], list[str]] | None:
-    """The halves, class names and notes in this folder; None if it is missing or damaged."""
     try:
         classes, notes = json.loads((folder / "classes.json").read_text())
         halves = [{key: np.load(folder / f"{key}{i}.npy", mmap_mode="c") for key in ("x", "y")} for i in range(2)]
@@ -140,7 +139,6 @@ def digest(source: Path, halves: Sequence[str], size: int | None, grey: bool) ->
 
 
 def _write(folder: Path, source: Path, halves: Sequence[str], size: int | None, grey: bool) -> None:
-    """Reads the images of the source and writes what `_load` reads."""
     labels, notes = _labels(source, halves)
     classes = sorted(set(labels[halves[0]].values()))
     rows = {name: (i, row) for i, half in enumerate(halves) for row, name in enumerate(labels[half])}
@@ -165,10 +163,9 @@ def _write(folder: Path, source: Path, halves: Sequence[str], size: int | None, 
 
 
 def _labels(source: Path, halves: Sequence[str]) -> tuple[dict[str, dict[str, str]], list[str]]:
-    """For each half, image name -> label (the name of the class folder), sorted by label and name; and the notes.
+    """For each half, image name -> label (its class folder), sorted by label and name; and the notes.
 
-    The notes name class folders and files that are left out, and classes without test images. Raises Unreadable if a
-    half has no images, or if the test set has a label that the training set has not.
+    Raises Unreadable if a half has no images, or if the test set has a label that the training set has not.
     """
     images: dict[str, list[tuple[str, str]]] = {half: [] for half in halves}
     others = list[str]()
@@ -192,7 +189,6 @@ def _labels(source: Path, halves: Sequence[str]) -> tuple[dict[str, dict[str, st
 
 
 def _notes(others: Sequence[str]) -> list[str]:
-    """The notes on the files that are left out: those of other suffixes, and images that are not in a class folder."""
     misplaced = sorted(name for name in others if PurePosixPath(name).suffix.lower() in ENDINGS)
     suffixes = Counter(PurePosixPath(name).suffix.lower() or "none" for name in others)
     kinds = [f"{count} of suffix {suffix}" for suffix, count in sorted(suffixes.items()) if suffix not in ENDINGS]
@@ -211,8 +207,7 @@ def _few(names: Sequence[str]) -> str:
 def _images(source: Path, halves: Sequence[str], others: list[str]) -> Iterator[tuple[str, Callable[[], bytes]]]:
     """Pairs (name, a function that reads the content) of every image `.../<half>/<class>/<image>`, in any order.
 
-    Names with a dot in front, such as macOS's `._cat.png`, are no images. others: extended by the names of other files
-    in class folders, and of images elsewhere below a half.
+    Names with a dot in front, such as macOS's `._cat.png`, are no images. others: extended by other files.
     """
     for name, content in _files(source, halves):
         path = PurePosixPath(name)
@@ -226,7 +221,6 @@ def _images(source: Path, halves: Sequence[str], others: list[str]) -> Iterator[
 
 
 def _files(source: Path, halves: Sequence[str]) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """Pairs (name, a function that reads the content) of the files of a tar file, or of the halves of a folder."""
     if source.is_dir():
         yield from ((path.relative_to(source).as_posix(), path.read_bytes) for path in _paths(source, halves))
         return

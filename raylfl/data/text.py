@@ -45,11 +45,7 @@ class Texts(DataSource):
         self.client_indices = [np.flatnonzero(owners == k).tolist() for k in range(len(texts))]
 
     def _windows(self, texts: dict[str, str], length: int, training: bool) -> tuple[TensorDataset, Tensor]:
-        """Returns the data set of n windows and, for each window, the number of its text, int64 [n].
-
-        texts: name -> text. training: whether the windows are from the first four fifths of each text (training), or
-        from the last fifth (test). Raises BadValue if `length` is too large for a text.
-        """
+        """Windows and the number of each one's text: of the first four fifths of a text to train, else of the rest."""
         numbers = {character: k for k, character in enumerate(self.characters)}
         rows: list[list[int]] = []
         owners: list[int] = []

@@ -240,7 +240,6 @@ def _shuffle(seed: int, purpose: str, size: int) -> Ints:
 
 
 def _phases(spec: object, key: str, interval: Interval) -> Form:
-    """One form for each phase of the run; random values are redrawn every round."""
     entries = [_mapping(part, f"{key}[{j}]") for j, part in enumerate(_sequence(spec, key, "a list of phases"))]
     until = [part.pop("until", None) for part in entries]
     inner = Interval("", 0.0, 1.0, open_low=True, open_high=True)

@@ -45,10 +45,9 @@ class Curve:
 def curve(group: Group, metric: str, axis: str = "rounds", *, band: str = "minmax", window: int = 1) -> Curve | None:
     """The curve of a setting's metric against a cost; None if no seed measured the metric and recorded the cost.
 
-    axis: the cost, a key of `AXES`. A point is one round: its x and y are means over the seeds that measured the metric
-    in that round. The curve ends before the first round in which a seed diverges, because the mean of the other seeds
-    would jump there. Each seed's values are first smoothed by a trailing moving average over `window` measured values.
-    band: `minmax` (from the lowest to the highest seed) or `std` (mean -+ sample standard deviation).
+    axis: a key of `AXES`. A point is one round: means over the seeds that measured the metric in it, after a trailing
+    moving average over `window` measured values. The curve ends before a seed diverges: else the mean would jump. band:
+    `minmax` (from the lowest to the highest seed) or `std` (mean -+ sample standard deviation).
     """
     seeds = [_series(run, metric, axis, window) for run in group.runs]
     rounds = np.unique(np.concatenate([rounds for rounds, _, _ in seeds]))
@@ -71,10 +70,7 @@ def curve(group: Group, metric: str, axis: str = "rounds", *, band: str = "minma
 
 
 def _series(run: RunRecord, metric: str, axis: str, window: int) -> tuple[Floats, Floats, Floats]:
-    """The curve of one seed as (rounds, costs, smoothed values), restricted to rounds with a finite value and cost.
-
-    The three arrays are empty if the run did not record the cost.
-    """
+    """The curve of one seed: (rounds, costs, smoothed values) of rounds with a finite value and cost."""
     values, spent = run.column(metric), cost(run, axis)
     if spent is None:
         return np.empty(0), np.empty(0), np.empty(0)
@@ -93,9 +89,8 @@ def _divergence(run: RunRecord, metric: str) -> int:
 def default_window(groups: Sequence[Group], metric: str) -> int:
     """The default window of the moving average, in measured points; 1: no smoothing.
 
-    For noisy metrics (scores such as accuracies, training and test loss) it is a fiftieth of the points of the longest
-    run. Curves of under 200 points are not smoothed, nor are other metrics such as distances, whose decay an average
-    would delay.
+    A fiftieth of the points of the longest run, for scores and losses of 200 points or more. An average would delay the
+    decay of distances.
     """
     scores = any(direction(metric, run.directions) == "max" for group in groups for run in group.runs)
     noisy = scores or "accuracy" in metric or metric in {"train/loss", "test/loss", "val/loss"}
@@ -112,11 +107,9 @@ def draw(
     target: float | None = None,
     promised: Sequence[tuple[Curve, Line]] = (),
 ) -> None:
-    """Draws the curves of one metric on `ax`, with bands, labels and scales.
+    """Draws the curves of one metric on `ax`, with bands, labels, scales, and the target as a horizontal line.
 
-    axis: the cost on the x axis, a key of `AXES`. target: the metric's target, drawn as a horizontal line. promised:
-    curves of theorems' bounds. Losses, distances and gradient norms are drawn on a log scale if some of their values
-    are positive and none is negative. If a curve diverges, the top of the log scale is cut off.
+    axis: a key of `AXES`. promised: theorems' bounds. If a curve diverges, the top of a log scale is cut off.
     """
     data = [item for item, _ in curves]
     log = wants_log(metric, data)
@@ -140,10 +133,7 @@ def draw(
 
 
 def wants_log(metric: str, curves: Sequence[Curve]) -> bool:
-    """Whether the metric is drawn on a log scale.
-
-    True if the last part of its name is in LOG, some value of the curves is positive, and no value is negative.
-    """
+    """Whether a log scale is used: the name's last part is in LOG, some value is positive, and none negative."""
     if metric.rpartition("/")[2] not in LOG:
         return False
     values = np.concatenate([item.mean for item in curves])
@@ -183,10 +173,7 @@ def _thin_band(x: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats, Fl
 
 
 def _format_x(ax: Axes, axis: str, curves: Sequence[Curve]) -> None:
-    """Formats the x axis: linear from 0, or logarithmic if the curves' largest costs differ by a factor over FAR.
-
-    axis: the cost, a key of `AXES`; an axis of rounds is always linear.
-    """
+    """Formats the x axis: logarithmic for costs that differ by a factor over FAR, else linear from 0."""
     ends = [float(item.x.max()) for item in curves]
     if axis != "rounds" and min(ends) > 0 and max(ends) > FAR * min(ends):
         ax.set_xscale("log")
@@ -202,11 +189,9 @@ def _format_x(ax: Axes, axis: str, curves: Sequence[Curve]) -> None:
 
 
 def log_axis(axis: Axis, low: float, high: float) -> None:
-    """Sets the ticks of a log axis from `low` to `high`.
+    """Sets the ticks of a log axis: powers of ten; 1, 2 and 5 times these below two decades; equally spaced below 0.7.
 
-    On an axis of two decades or more, ticks are powers of ten. On a shorter axis, ticks are 1, 2 and 5 times powers of
-    ten. Below 0.7 decades, ticks are equally spaced. The labels of the latter two have at least 3 digits, and more if
-    neighbouring labels would be equal.
+    The labels of the latter two have at least 3 digits, and more if neighbouring labels would be equal.
     """
     decades = math.log10(high / low)
     axis.set_minor_formatter(NullFormatter())

@@ -111,11 +111,7 @@ def grows(groups: Sequence[Group], metric: str) -> bool:
 
 
 def cost(run: RunRecord, axis: str) -> Floats | None:
-    """The cumulative cost after each of the run's R recorded rounds [R]; None if the run did not record it.
-
-    axis: a key of AXES. It names the kind of cost: rounds (r + 1 after round r), floats sent, local steps, virtual
-    seconds.
-    """
+    """The cumulative cost, a key of AXES, after each of the run's R recorded rounds [R]; None if not recorded."""
     if axis == "rounds":
         return run.rounds.astype(np.float64) + 1
     columns = [run.column(name) for name in AXES[axis].columns if run.measured(name)]
@@ -141,11 +137,7 @@ def between_clients(runs: Sequence[RunRecord]) -> bool:
 
 
 def to_target(run: RunRecord, metric: str, target: float, axis: str = "rounds") -> float | None:
-    """The cost until the metric first reaches the target; None if it never does, or the cost was not recorded.
-
-    The target is reached by a value >= target if larger values of the metric are better, else by a value <= target. The
-    cost is that of the first measurement that reaches the target.
-    """
+    """The cost of the first measurement that reaches the target; None if none does, or the cost was not recorded."""
     values, spent = run.column(metric), cost(run, axis)
     better = more_is_better([run], metric)
     reached = np.isfinite(values) & (values >= target if better else values <= target)
@@ -221,10 +213,7 @@ def moving_average(values: npt.ArrayLike, window: int) -> Floats:
 
 
 def final_rounds(rounds: int) -> int:
-    """The default number of final rounds for means over a run: a tenth of its rounds, at least 1 and at most 100.
-
-    The SFL paper uses the final 100 of 4000 rounds.
-    """
+    """A tenth of the rounds, at least 1 and at most 100 (the SFL paper: 100 of 4000), for means over a run."""
     return min(max(rounds // 10, 1), 100)
 
 
@@ -298,10 +287,7 @@ def profile(groups: Sequence[Group], key: str, metric: str, last: int) -> dict[s
 
 
 def tuned_keys(groups: Sequence[Group]) -> list[str]:
-    """The keys of tuned options (learning rates, the algorithm's options) with several values for one method.
-
-    They are in the order of the config.
-    """
+    """The keys of tuned options with several values for one method, in the order of the config."""
     keys = dict.fromkeys(key for group in groups for key in group.setting if not is_scenario(key))
     keys.pop("algorithm.name", None)
     methods = by_method(groups).values()

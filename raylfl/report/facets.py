@@ -31,11 +31,9 @@ class Facet:
         return Facet(label, list(groups), dict(zip(groups, names, strict=True)))
 
     def best(self, metric: str, last: int) -> tuple[Facet, str]:
-        """Returns the facet of the settings that one figure shows, and a sentence that says how they were selected.
+        """The facet of the settings that one figure shows, and a sentence on their selection; "" if all are shown.
 
-        Up to MAX_LINES settings are all kept, and the sentence is empty. If there are more, each method keeps the
-        setting with the best mean over the last `last` rounds; a single method keeps its best MAX_LINES settings. The
-        names of the settings stay the same.
+        Otherwise each method keeps the setting with the best mean over the last rounds, a single method its best ones.
         """
         total = len(self.groups)
         if total <= MAX_LINES:
@@ -54,8 +52,7 @@ class Facet:
 def scenario_keys(groups: Sequence[Group]) -> list[str]:
     """The config keys that distinguish scenarios: keys of the scenario that differ between settings of one method.
 
-    A key that differs only between methods is left out. For example, FedACS draws with replacement and other methods do
-    not.
+    A key that differs only between methods does not: FedACS draws with replacement and other methods do not.
     """
     keys = [key for key in varying([group.setting for group in groups]) if is_scenario(key)]
     methods = by_method(groups).values()
@@ -63,10 +60,7 @@ def scenario_keys(groups: Sequence[Group]) -> list[str]:
 
 
 def facets(groups: Sequence[Group]) -> list[Facet]:
-    """The settings split by scenario, one facet each.
-
-    Settings of a single method are not split if there are at most MAX_LINES: they form one facet.
-    """
+    """The settings split by scenario, one facet each; one facet for up to MAX_LINES settings of a single method."""
     if len(by_method(groups)) == 1 and len(groups) <= MAX_LINES:
         return [Facet.of("", groups)]
     return split(groups, scenario_keys(groups))

@@ -70,10 +70,7 @@ class Look:
     promises: Promises | None = None
 
     def promised(self, part: Facet, metric: str, axis: str = "rounds") -> list[tuple[str, Curve, Line]]:
-        """The theorems' bounds on a metric for each setting of a scenario: (legend text, curve, style).
-
-        axis: a key of `derived.AXES`; the list is empty unless it is `rounds`.
-        """
+        """The theorems' bounds on a metric: (legend text, curve, style); empty unless `axis` is `rounds`."""
         if self.promises is None:
             return []
         lines = line_styles(part.groups, self.methods)
@@ -92,11 +89,7 @@ def measured_in(groups: Sequence[Group]) -> list[str]:
 
 
 def leading(part: Facet, look: Look) -> list[str]:
-    """The metrics shown first for the settings of one scenario: main metric, losses, metrics that a theorem bounds.
-
-    The losses are the test loss (or else the validation loss, or the global loss) and the training loss, as far as they
-    were measured.
-    """
+    """The metrics shown first: main metric, a held-out and the training loss, metrics that a theorem bounds."""
     measured = measured_in(part.groups)
     held_out = [name for name in ("test/loss", "val/loss", "global/loss") if name in measured][:1]
     losses = [name for name in (*held_out, "train/loss") if name in measured]
@@ -104,20 +97,13 @@ def leading(part: Facet, look: Look) -> list[str]:
 
 
 def convergence(part: Facet, look: Look, most: int | None = None) -> Block:
-    """The figure of the leading metrics (see `leading`) against rounds, one panel per metric.
-
-    part: the settings of one scenario; if they are too many for a figure, the best are drawn, and the caption says so.
-    most: the largest number of metrics; None: all.
-    """
+    """The figure of the leading metrics, or the first `most`, against rounds; of many settings the best are drawn."""
     part, note = part.best(look.metric, look.last)
     return _block("convergence", part, look, leading(part, look)[:most], note)
 
 
 def costs(part: Facet, look: Look) -> Block | None:
-    """The figure of the main metric against traffic, local steps and virtual time; None if none of these is recorded.
-
-    part: the settings of one scenario.
-    """
+    """The figure of the main metric against traffic, local steps and virtual time; None if none is recorded."""
     part, _ = part.best(look.metric, look.last)
     axes = counted_axes([run for group in part.groups for run in group.runs])
     panels = [curves_panel(part, look, look.metric, axis) for axis in axes if axis != "rounds"]
@@ -127,10 +113,7 @@ def costs(part: Facet, look: Look) -> Block | None:
 
 
 def diagnostics(part: Facet, look: Look) -> Block | None:
-    """The figure of all other metrics (not `leading`, not a cost) against rounds; None if there are none.
-
-    part: the settings of one scenario.
-    """
+    """The figure of all other metrics (not `leading`, not a cost) against rounds; None if there are none."""
     part, note = part.best(look.metric, look.last)
     seen = leading(part, look)
     names = [n for n in measured_in(part.groups) if n not in seen and not n.startswith(NOT_DIAGNOSTIC)]
@@ -152,10 +135,7 @@ def curves_panel(part: Facet, look: Look, metric: str, axis: str = "rounds") -> 
 
 
 def _block(name: str, part: Facet, look: Look, metrics: Sequence[str], note: str) -> Block:
-    """The figure `name` of these metrics against rounds, with a caption on bands, target and smoothing.
-
-    part: the settings of one scenario. note: a sentence for the caption on the selection of settings; "": none.
-    """
+    """The figure `name` of these metrics against rounds; note: a sentence for the caption on the selection."""
     caption = []
     if max(len(group.runs) for group in part.groups) > 1:
         caption.append("Lines: means over seeds; bands: from the lowest to the highest seed.")
@@ -179,10 +159,7 @@ def legend_of(part: Facet, look: Look, metrics: Sequence[str]) -> list[tuple[str
 
 
 def heat_map(parts: Sequence[Facet], look: Look) -> Block | None:
-    """The heat-map of the main metric by scenario and method; None for a single scenario or a single method.
-
-    parts: the settings of each scenario (data, model, participation, ...).
-    """
+    """The heat-map of the main metric by scenario and method; None for a single scenario or a single method."""
     methods = by_method([group for part in parts for group in part.groups])
     if len(parts) < 2 or len(methods) < 2:
         return None
@@ -199,19 +176,13 @@ def heat_map(parts: Sequence[Facet], look: Look) -> Block | None:
 
 
 def tuning(groups: Sequence[Group], look: Look) -> list[Block]:
-    """Figures of the main metric over tuned options, one for every numeric option with several values for one method.
-
-    The metric is averaged over seeds and the last `look.last` rounds.
-    """
+    """Figures of the main metric over tuned options, for every numeric option with several values for one method."""
     caption = f"Mean ± std over seeds and {last_text(look.last)}; rings mark each method's best value."
     return [block for key in tuned_keys(groups) if (block := _profile(groups, look, key, caption))]
 
 
 def trends(groups: Sequence[Group], look: Look) -> list[Block]:
-    """Figures of the main metric over keys of the scenario (data, participation, ...), one per numeric key that varies.
-
-    The metric is averaged over seeds and the last `look.last` rounds, at each method's best tuning.
-    """
+    """Figures of the main metric over numeric keys of the scenario that vary, at each method's best tuning."""
     caption = f"Mean ± std over seeds and {last_text(look.last)}; each method at its best tuning."
     return [block for key in scenario_keys(groups) if (block := _profile(groups, look, key, caption, best=False))]
 

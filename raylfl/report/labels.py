@@ -89,8 +89,7 @@ def is_scenario(key: str) -> bool:
 def varying(flats: Sequence[Mapping[str, Any]]) -> list[str]:
     """The keys whose values differ between configs: the method first, then keys of the scenario, then tuned keys.
 
-    flats: configs with dotted keys. A missing key counts as None, because a resolved config has null for a value that
-    is not set.
+    A missing key counts as None, because a resolved config has null for a value that is not set.
     """
     keys = dict.fromkeys(key for flat in flats for key in flat)
     differ = [key for key in keys if len({canonical(flat.get(key)) for flat in flats}) > 1]
@@ -106,9 +105,8 @@ def labels(flats: Sequence[Mapping[str, Any]]) -> list[str]:
 def tell_apart(flats: Sequence[Mapping[str, Any]], keys: Sequence[str], known: Iterable[str]) -> list[str]:
     """The keys and values that distinguish each config from the others, as text: `partition=dirichlet, alpha=0.1`.
 
-    The text of a single config is "". flats: configs with dotted keys. keys: the keys to use, in this order. A key is
-    in a config's text only if it distinguishes the config from another one that has the same values of all earlier
-    keys. known: all keys of all configs; short names are unambiguous among them.
+    A key is in the text only if it distinguishes the config from another with the same values of all earlier `keys`.
+    known: all keys of all configs; short names are unambiguous among them.
     """
     names = short_keys(keys, known)
     texts = []
@@ -124,10 +122,7 @@ def tell_apart(flats: Sequence[Mapping[str, Any]], keys: Sequence[str], known: I
 
 
 def distinct(texts: Sequence[str]) -> list[str]:
-    """The texts, with repetitions numbered: `a`, `a (2)`.
-
-    Different configs may have equal texts, because `show_value` shortens numbers and lists.
-    """
+    """The texts, with repetitions numbered: `a`, `a (2)`; `show_value` shortens numbers and lists."""
     seen: Counter[str] = Counter()
     numbered = []
     for text in texts:
@@ -137,10 +132,7 @@ def distinct(texts: Sequence[str]) -> list[str]:
 
 
 def say(key: str, value: Any, name: str) -> str:
-    """The text of one key in a label: `lr=0.01`, `FOCUS`, `partition=dirichlet`, `model=LeNet5`.
-
-    key: the dotted key; value: its value in the config; name: the key's short name.
-    """
+    """The text of a key, with its short name, in a label: `lr=0.01`, `FOCUS`, `model=LeNet5`."""
     if key == METHOD:
         return display(str(value))
     if key.endswith(".class_path"):
@@ -152,7 +144,7 @@ def say(key: str, value: Any, name: str) -> str:
 def short_keys(keys: Iterable[str], known: Iterable[str]) -> dict[str, str]:
     """A short name for each key: its shortest ending that no other known key has, such as `lr` for `local.lr`.
 
-    `partition.name` and `model.class_path` become `partition` and `model`. known: all keys of the configs.
+    `partition.name` and `model.class_path` become `partition` and `model`.
     """
     endings = Counter(ending for key in known for ending in _endings(key))
     short = {}

@@ -25,9 +25,7 @@ MAX_TICKS = 8  # largest number of ticks with a label
 def heat_values(parts: Sequence[Facet], metric: str, last: int) -> tuple[list[str], list[str], Floats]:
     """The content of the heat-map: (labels of the S scenarios, names of the M methods, means [S, M]).
 
-    An entry is the mean of the metric over seeds and the last `last` rounds, for the method's best setting in the
-    scenario. It is nan if the method was not run there, and inf if its best setting diverged. parts: the settings of
-    each scenario (data, model, participation, ...).
+    The means are of each method's best setting; nan if the method was not run there, inf if its best setting diverged.
     """
     methods = list(by_method([group for part in parts for group in part.groups]))
     values = np.full((len(parts), len(methods)), math.nan)
@@ -63,11 +61,7 @@ def draw_heat_map(ax: Axes, parts: Sequence[Facet], metric: str, last: int) -> N
 
 
 def _shades(values: Floats, higher: bool) -> Floats:
-    """Shades from 0 (worst finite value) to 1 (best), in the shape of `values`; nan for non-finite values.
-
-    higher: whether larger values are better. The scale is logarithmic if smaller values are better and all finite
-    values are positive; otherwise it is linear.
-    """
+    """Shades from 0 (worst) to 1 (best), nan for non-finite values; logarithmic for positive values to minimise."""
     finite = np.where(np.isfinite(values), values, math.nan)
     if higher:
         good = finite
@@ -82,11 +76,7 @@ def _shades(values: Floats, higher: bool) -> Floats:
 def draw_profile(
     ax: Axes, profiles: Profiles, lines: Mapping[str, Line], metric: str, key: str, *, higher: bool, best: bool = True
 ) -> None:
-    """Draws the means of profiles (error bars: std) over the values of a config key, one line per method.
-
-    profiles: see `derived.profile`. lines: each method's
-    style. higher: whether larger values are better. best: whether a ring marks each method's best value.
-    """
+    """Draws the means (error bars: std) over a key, one line per method; best: with rings around the best values."""
     scale = 100.0 if is_percent(metric) else 1.0
     means = [stat.mean * scale for points in profiles.values() for _, stat in points if math.isfinite(stat.mean)]
     log = not higher and bool(means) and min(means) > 0

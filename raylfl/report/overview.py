@@ -26,11 +26,10 @@ GAP = 3.2  # characters between two columns
 def overview(
     part: Facet, look: Look, table: ReportTable, title: str, partition: Callable[[Axes], None] | None
 ) -> Figure | None:
-    """The overview figure of one scenario (a choice of data, model, participation, ...); None without measurements.
+    """The overview figure of one scenario; None without measurements.
 
-    It has four panels: the curves of the first two metrics of `figures.leading`, the partition (or else the main metric
-    against the first cost), and the scenario's rows of the summary table. part: the settings in this scenario. look:
-    metric, target and styles of the figures. partition: a function that draws the partition, if it is known.
+    Its panels: the first two metrics of `figures.leading`, the partition if it is known (or else the main metric over
+    the first cost), and the rows of the summary table.
     """
     curves, spent = convergence(part, look, most=2), costs(part, look)
     draws = [panel.draw for panel in curves.panels]
@@ -58,10 +57,7 @@ def overview(
 
 
 def draw_table(ax: Axes, table: ReportTable, rows: Sequence[dict[str, Any]]) -> None:
-    """Draws the best MAX_ROWS of these rows of the summary table, best values in bold.
-
-    The columns are the setting, the mean over the last rounds, the best value, and the rounds and floats to the target.
-    """
+    """Draws the best MAX_ROWS of these rows of the summary table, best values in bold."""
     columns = [column for column in table.columns if column.key in {"setting", "last", "best", "rounds", "floats"}]
     shown = _top(rows, columns)
     heads = [column.head.replace(", last", "\nlast").replace(" to target", "\nto target") for column in columns]
@@ -91,7 +87,6 @@ def draw_table(ax: Axes, table: ReportTable, rows: Sequence[dict[str, Any]]) -> 
 
 
 def _top(rows: Sequence[dict[str, Any]], columns: Sequence[Column]) -> list[dict[str, Any]]:
-    """The MAX_ROWS rows with the best values in the column `last`, in the order of `rows`."""
     sign = next(-1 if column.better == "max" else 1 for column in columns if column.key == "last")
     ranked = sorted(rows, key=lambda row: (not math.isfinite(rank(row["last"])), sign * rank(row["last"])))
     chosen = [id(row) for row in ranked[:MAX_ROWS]]

@@ -62,10 +62,7 @@ class Content:
         return [part.best(self.look.metric, self.look.last)[0] for part in self.parts]
 
     def summary(self, parts: Sequence[Facet], name: str = "summary") -> ReportTable:
-        """The summary table of these settings.
-
-        parts: the settings of each scenario. name: the table's file name.
-        """
+        """The summary table of these settings, with its file name."""
         return tables.summary(parts, self.look.metric, last=self.look.last, target=self.look.target, name=name)
 
     def chosen(self, summary: ReportTable) -> ReportTable:
@@ -150,10 +147,7 @@ def write_report(runs: Runs, out_dir: str | os.PathLike[str] = "report", *, pdf:
 
 
 def write_page(content: Content, out_dir: str | os.PathLike[str], pdf: bool = True) -> Path:
-    """Writes the page of a report, its figures and its tables, see `write_report`.
-
-    Raises BadConfig if a symbolic link in `out_dir`, or in the run that contains it, leads out of it.
-    """
+    """Writes the page of a report. Raises BadConfig if a symbolic link in `out_dir` or its run leads out of it."""
     runs, groups, parts, look = content.runs, content.groups, content.parts, content.look
     folder = Path(out_dir).absolute()
     for root in {folder, *(run.path.absolute() for run in runs if folder.is_relative_to(run.path.absolute()))}:
@@ -184,11 +178,7 @@ def shown_tables(content: Content) -> list[ReportTable]:
 
 
 def _summary(sheet: Sheet, content: Content) -> ReportTable:
-    """Adds the section with the summary table to the page and returns that table.
-
-    Its rows are the settings that the curves show. If these are not all settings, a second, folded table has all of
-    them.
-    """
+    """Adds the section with the summary table of the shown settings, and folded that of all settings."""
     summary = content.summary(content.shown)
     shown = sheet.table(content.chosen(summary))
     if len(content.groups) > len(summary.rows):
@@ -203,10 +193,6 @@ def _summary(sheet: Sheet, content: Content) -> ReportTable:
 
 
 def _scenario(sheet: Sheet, part: Facet, parts: Sequence[Facet], look: Look) -> list[Part]:
-    """The curves of one scenario (data, model, participation, ...) for the page, and its other measurements, folded.
-
-    part: the settings of this scenario. parts: all scenarios; if there are over MAX_DETAILED, only curves are shown.
-    """
     suffix = f"_{slug(part.label)}" if part.label else ""
     shown = heading(part.label) + sheet.block(figures.convergence(part, look), suffix)
     shown += sheet.block(figures.costs(part, look), suffix, legend=False)
@@ -215,7 +201,6 @@ def _scenario(sheet: Sheet, part: Facet, parts: Sequence[Facet], look: Look) -> 
 
 
 def _graphs(sheet: Sheet, groups: Sequence[Group], look: Look) -> list[Part]:
-    """The table of traffic, the graphs of methods without a server, and tables of their nodes, folded."""
     drawn = graph_pictures(groups, look.metric)
     graphs = [picture for picture, _ in drawn if picture is not None]
     shown = sheet.table(tables.link_table(groups)) + sheet.pictures(graphs)
@@ -227,7 +212,6 @@ def _titled(sheet: Sheet, blocks: Sequence[Block]) -> list[Part]:
 
 
 def _setup(sheet: Sheet, runs: Sequence[RunRecord], groups: Sequence[Group]) -> list[Part]:
-    """The tables of differing config keys, shared config keys, environment and runs; all but the first are folded."""
     different = sheet.table(tables.differences(groups))
     return [
         *(heading("Differences") if different else []),
@@ -239,7 +223,6 @@ def _setup(sheet: Sheet, runs: Sequence[RunRecord], groups: Sequence[Group]) -> 
 
 
 def _facts(groups: Sequence[Group], look: Look) -> list[tuple[str, str]]:
-    """The facts under the page's title, as (name, value): numbers of runs, seeds and rounds, main metric, target."""
     seeds = sorted({len(group.runs) for group in groups})
     methods = len(by_method(groups))
     entries = [
@@ -256,7 +239,7 @@ def _facts(groups: Sequence[Group], look: Look) -> list[tuple[str, str]]:
 
 
 def _source_notes(runs: Sequence[RunRecord]) -> list[str]:
-    """Warnings about classes of the user whose source differs between the runs, or has changed since a run."""
+    """Notes on classes of the user whose source differs between the runs, or has changed since a run."""
     saved = {run.path.name: sources.read(run.path) for run in runs}
     digests = {(name, one["sha256"]) for of_run in saved.values() for name, one in of_run.items()}
     mixed = [name for name, count in Counter(name for name, _ in sorted(digests)).items() if count > 1]
@@ -275,7 +258,6 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _notes(runs: Sequence[RunRecord], groups: Sequence[Group]) -> list[str]:
-    """Warnings for the page: unfinished, damaged and repeated runs."""
     unfinished = [run.path.name for run in runs if not run.finished]
     repeated = len(runs) - sum(len(group.runs) for group in groups)
     notes = []

@@ -21,8 +21,7 @@ DIVERGED = "diverged"
 def paired(parts: Sequence[Facet], metric: str, last: int) -> ReportTable | None:
     """The table of differences between the best setting of each scenario and each other setting, paired by seed.
 
-    A difference is between means over the last `last` rounds. A scenario whose best setting diverged has no rows. None
-    if no pair of a best and another setting has two seeds in common.
+    A scenario whose best setting diverged has no rows; None if no pair has two seeds in common.
     """
     rows = [row for part in parts for row in _of_scenario(part, metric, last)]
     if not rows:
@@ -68,9 +67,8 @@ def _of_scenario(part: Facet, metric: str, last: int) -> list[dict[str, Any]]:
 def _shared(a: Group, b: Group, metric: str, last: int) -> tuple[list[Floats], list[Floats]]:
     """The values in the last rounds for each common seed: (one array per seed for a, one array per seed for b).
 
-    The last rounds of a run are those that `recent` selects. Both arrays of a seed have the rounds that its two runs
-    share; a seed without such a round is left out. If the run of b diverged, or with BEST, each array has all selected
-    rounds of its own run.
+    Both arrays of a seed have the rounds that its two runs share; all selected rounds if the run of b diverged, or with
+    BEST. A seed without such a round is left out.
     """
     ours, theirs, others = list[Floats](), list[Floats](), {run.seed: run for run in b.runs}
     for run in a.runs:

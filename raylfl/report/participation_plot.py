@@ -25,10 +25,7 @@ _LINEAR_GAPS = 40  # longest gap up to which each gap length has its own bar
 
 
 def states(rows: Sequence[dict[str, Any]], count: int) -> Ints:
-    """The state of each of N = count clients in each of R rows [N, R]: IDLE, LOST (sampled, upload lost) or RECEIVED.
-
-    rows: rows of a participation.jsonl.
-    """
+    """The state of each of N = count clients in each of R rows [N, R]: IDLE, LOST (its upload is lost) or RECEIVED."""
     table = np.full((count, len(rows)), IDLE)
     for place, row in enumerate(rows):
         table[row["cohort"], place] = np.where(row["received"], RECEIVED, LOST)
@@ -44,20 +41,16 @@ def frequencies(rows: Sequence[dict[str, Any]], count: int) -> Floats:
 
 
 def gaps(table: Ints) -> tuple[Ints, Ints]:
-    """The gaps of all clients: (numbers of rounds from one participation to the client's next one, client ids).
-
-    A gap is at least 1; each array has one entry per gap. table: the result of `states`.
-    """
+    """The gaps in `states`, at least 1: (rounds from a participation to the client's next one, client ids)."""
     clients, rounds = np.nonzero(table != IDLE)  # sorted by client, then round
     same = clients[1:] == clients[:-1]
     return np.diff(rounds)[same], clients[1:][same]
 
 
 def memoryless(table: Ints, clients: Ints, lengths: Ints) -> Floats:
-    """The expected share of each gap length if participation were independent from round to round [L].
+    """The expected share of each of L gap lengths if participation were independent from round to round [L].
 
-    For length g it is sum_i c_i f_i (1 - f_i)^(g-1) / sum_i c_i; f_i: the share of rounds with client i, c_i: its
-    number of gaps. table: the result of `states`. clients: the client of each observed gap. lengths: L gap lengths.
+    For length g it is sum_i c_i f_i (1 - f_i)^(g-1) / sum_i c_i; f_i: the share of rounds with client i, c_i: its gaps.
     """
     weight = np.bincount(clients, minlength=len(table)) / len(clients)
     f = (table != IDLE).mean(axis=1)
@@ -73,11 +66,10 @@ def participation_figure(
     title: str = "",
     names: Sequence[str] | None = None,
 ) -> Figure:
-    """A figure of 7.2 x 5.4 inches with the panels raster, frequencies and gaps.
+    """A figure of 7.2 x 5.4 inches with the panels raster, frequencies and gaps, from rows of a participation.jsonl.
 
-    rows: rows of a participation.jsonl, in order of rounds. count: the number of clients N. nominal: the expected draws
-    of each client per round [N], if known (`Participation.marginals`, averaged over the rounds). names: names of
-    the clients, for up to MOST_NAMES clients; None: 0, 1, ...
+    nominal: the expected draws of each of the N = count clients per round [N], if known (`Participation.marginals`).
+    names: names of the clients, for up to MOST_NAMES clients; None: 0, 1, ...
     """
     with rc():
         figure = Drawing(figsize=(7.2, 5.4), dpi=200, layout="constrained")
@@ -96,10 +88,6 @@ def participation_figure(
 
 
 def _raster(ax: Axes, table: Ints, first: int) -> None:
-    """Draws the result of `states` as a raster of clients x rounds; cells smaller than a pixel are averaged.
-
-    first: the number of the first round.
-    """
     count, rounds = table.shape
     colors = np.array([to_rgb("white"), to_rgb(_LOST), to_rgb(_RECEIVED)])
     extent = (first - 0.5, first + rounds - 0.5, -0.5, count - 0.5)
@@ -124,11 +112,9 @@ def _legend_beside_title(ax: Axes, **options: Any) -> None:
 
 
 def _frequency(ax: Axes, rows: Sequence[dict[str, Any]], count: int, nominal: Floats | None) -> None:
-    """Draws the empirical frequency of each of N = count clients, and a band around nominal frequencies.
+    """Draws the frequency of each client, and a band of +-2 standard deviations of a mean over independent rounds.
 
-    nominal: expected draws per round [N], by which clients are sorted; None: no band, clients in the order of ids. The
-    band is the nominal frequency +-2 standard deviations of a mean over independent rounds. If clients scatter more
-    widely, rounds depend on each other (as in Markov participation), or the draws are wrong.
+    If clients scatter more widely, rounds depend on each other (as in Markov participation), or the draws are wrong.
     """
     seen, place = frequencies(rows, count), np.arange(count)
     size = float(np.clip(600 / max(count, 1), 2, 14))
@@ -156,19 +142,13 @@ def _frequency(ax: Axes, rows: Sequence[dict[str, Any]], count: int, nominal: Fl
 
 
 def _most(rows: Sequence[dict[str, Any]]) -> float:
-    """An upper limit for the draws of one client in a round.
-
-    It is 1 if no client was drawn twice in a round, otherwise the mean over rounds of the number of all draws.
-    """
+    """The most draws of one client in a round: 1, or the mean number of all draws if a client was drawn twice."""
     repeated = any(max(row["draws"], default=1) > 1 for row in rows)
     return float(np.mean([sum(row["draws"]) for row in rows])) if repeated else 1.0
 
 
 def _gaps(ax: Axes, table: Ints) -> None:
-    """Draws the histogram of gap lengths and its expectation (`memoryless`); bins are logarithmic if gaps are long.
-
-    The height of a bin is its share of all gaps, divided by the width of the bin in rounds.
-    """
+    """Draws the histogram of gap lengths, per round of a bin's width, and its expectation (`memoryless`)."""
     lengths, clients = gaps(table)
     never = int((table == IDLE).all(axis=1).sum())
     ax.set_title("Gaps between participations" + (f" ({never} never sampled)" if never else ""))

@@ -34,11 +34,7 @@ HEAT = LinearSegmentedColormap.from_list("heat", [to_rgba(PALETTE[0], alpha) for
 
 
 def bubble(ax: Axes, counts: Ints, classes: Sequence[Any] | None = None) -> None:
-    """Draws the samples of each class at each client as bubbles whose area is proportional to the number.
-
-    A key beside the axes shows the sizes. With more than MAX_BUBBLES clients or classes, a heat-map is drawn instead.
-    counts: samples [clients, classes]; classes: names of classes; None: 0, 1, ...
-    """
+    """Draws samples as bubbles of proportional area with a key of sizes; for more than MAX_BUBBLES a heat-map."""
     clients, rows = counts.shape
     if max(clients, rows) > MAX_BUBBLES:
         heat(ax, counts, classes)
@@ -53,10 +49,7 @@ def bubble(ax: Axes, counts: Ints, classes: Sequence[Any] | None = None) -> None
 
 
 def heat(ax: Axes, counts: Ints, classes: Sequence[Any] | None = None) -> None:
-    """Draws the samples of each class at each client as a heat-map; shades scale with the square root of the number.
-
-    counts: samples [clients, classes]. classes: names of classes; None: 0, 1, ...
-    """
+    """Draws samples as a heat-map; shades scale with the square root of the number."""
     norm = PowerNorm(0.5, vmin=0, vmax=max(int(counts.max()), 1))
     cells = counts[columns(counts)].T
     image = ax.imshow(cells, cmap=HEAT, norm=norm, origin="lower", aspect="auto", interpolation="nearest")
@@ -68,10 +61,7 @@ def heat(ax: Axes, counts: Ints, classes: Sequence[Any] | None = None) -> None:
 
 
 def stacked(ax: Axes, counts: Ints, classes: Sequence[Any] | None = None) -> None:
-    """Draws one stacked bar per client: its samples of each class, counts [clients, classes].
-
-    classes: names of classes; None: 0, 1, ...
-    """
+    """Draws one stacked bar per client: its samples of each class."""
     order = columns(counts)
     tops = np.cumsum(counts[order], axis=1)
     names, colors = _names(counts, classes), class_colors(counts.shape[1])
@@ -95,8 +85,7 @@ def figure(
 ) -> Figure:
     """A figure of a partition: bubbles (or a heat-map) above and stacked bars below, on one client axis.
 
-    counts: samples [clients, classes]. classes: names of classes; None: 0, 1, ... names: names of the clients, for up
-    to MAX_BUBBLES clients; None: 0, 1, ...
+    names: names of the clients, for up to MAX_BUBBLES clients; None: 0, 1, ...
     """
     clients, rows = counts.shape
     width = min(max(1.7 + 0.25 * clients, 5.0), 9.5)
@@ -117,11 +106,7 @@ def figure(
 
 
 def columns(counts: Ints) -> Ints:
-    """The ids of the clients that are drawn, in the order of the axis.
-
-    Up to MAX_BUBBLES clients are in the order of their ids. More clients are sorted by most frequent class. Of more
-    than MAX_COLUMNS clients only every k-th is drawn. counts: samples [clients, classes].
-    """
+    """The ids of the drawn clients in the order of the axis (see the module)."""
     if len(counts) <= MAX_BUBBLES:
         return np.arange(len(counts))
     order = np.lexsort((-counts.max(axis=1), counts.argmax(axis=1)))
@@ -136,16 +121,13 @@ def class_colors(count: int) -> Floats:
 
 
 def _inches(ax: Axes) -> Floats:
-    """The current width and height of the axes in inches."""
     return np.array(ax.bbox.size) / ax.figure.dpi
 
 
 def _circles(ax: Axes, counts: Ints, diameters: Floats, centres: Floats, colors: Any, **options: Any) -> None:
-    """Draws C circles around the centres [C, 2].
+    """Draws circles around the centres [C, 2], (client, class) unless `options` has another `offset_transform`.
 
-    centres: (client, class) in data coordinates, unless `options` has another `offset_transform`. diameters: [C], in
-    units of 0.94 of the shorter side of a client x class cell, or of 0.36 inches if that is less. colors: the colours
-    of the faces. options: arguments of EllipseCollection.
+    diameters: [C], in units of 0.94 of the shorter side of a cell, or of 0.36 inches if that is less.
     """
     wide, tall = _inches(ax) / counts.shape
     side: Literal["x", "y"] = "x" if wide < tall else "y"
@@ -155,10 +137,7 @@ def _circles(ax: Axes, counts: Ints, diameters: Floats, centres: Floats, colors:
 
 
 def _class_key(ax: Axes, names: Sequence[str], colors: Floats) -> None:
-    """Draws the key of class colours to the right of the axes, in the order of the stacked bars.
-
-    Of more than 20 classes, it shows eight as examples.
-    """
+    """Draws the key of class colours beside the axes; of more than 20 classes eight examples."""
     few = len(names) if len(names) <= 2 * len(_TEN) else 8
     some = np.linspace(0, len(names) - 1, few).round().astype(int)
     handles = [Patch(facecolor=colors[c], label=names[c]) for c in some[::-1]]
@@ -169,7 +148,6 @@ def _class_key(ax: Axes, names: Sequence[str], colors: Floats) -> None:
 
 
 def _size_key(ax: Axes, counts: Ints, sizes: Sequence[int]) -> None:
-    """Draws example circles for these numbers of samples to the right of the axes, from the top row downwards."""
     points = ax.figure.dpi_scale_trans
     beside = blended_transform_factory(ax.transAxes, ax.transData)
     top = counts.shape[1] - 1  # its centre; the axes end 0.6 above
@@ -204,7 +182,6 @@ def label_axes(ax: Axes, counts: Ints, classes: Sequence[Any] | None) -> None:
 
 
 def _label_clients(ax: Axes, counts: Ints) -> None:
-    """Labels the client axis: with ids, or for more than MAX_BUBBLES clients with their order and selection."""
     shown, clients = len(columns(counts)), len(counts)
     ax.set_xlim(-0.6, shown - 0.4)
     if clients <= MAX_BUBBLES:

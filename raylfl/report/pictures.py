@@ -80,12 +80,9 @@ def _distinct(
 ) -> list[tuple[str, str, RunRecord]]:
     """The runs to draw as (file name, label, run), one for each distinct `content`; at most MAX_PICTURES.
 
-    content: returns the partition or participation of a run in a hashable form; None if it is not recorded. It depends
-    on the keys of config_groups, such as `partition`; only scenarios that differ in these keys are told apart. Within a
-    scenario, the runs with the seed of its first run are compared. name: the beginning of the file name.
-
-    The label names the scenario. It also names the method if the runs of the scenario have different contents, because
-    some methods sample clients themselves.
+    content: the partition or participation of a run, hashable; None if it is not recorded. It depends on the keys of
+    config_groups: scenarios that differ in other keys are one. Within a scenario, the runs with the seed of its first
+    run are compared. The label names the scenario, and the method if contents differ: some methods sample clients.
     """
     keys = [key for key in scenario_keys(groups) if key.split(".")[0] in config_groups]
     found = []
@@ -104,10 +101,7 @@ def _distinct(
 
 
 def left_out(k: int, total: int) -> str:
-    """A note for the caption of figure k = 1, 2, ... of `total`: ` (the first 6 of 9 are drawn)`.
-
-    Only the last figure drawn has the note, and only if figures are left out. Otherwise the result is "".
-    """
+    """The note ` (the first 6 of 9 are drawn)` for the last figure drawn if others are left out, else ""."""
     return f" (the first {k} of {total} are drawn)" if k == MAX_PICTURES < total else ""
 
 
@@ -116,10 +110,7 @@ def _counts(run: RunRecord) -> bytes | None:
 
 
 def _cohorts(run: RunRecord) -> str | None:
-    """The cohorts and received uploads of the first _COMPARED rounds as a string; None without a record.
-
-    Cohorts are sorted: the same clients in another order (as in a ring) are the same participation.
-    """
+    """The first _COMPARED cohorts, sorted: a ring's order is no other participation. None without a record."""
     rows = [sorted(zip(row["cohort"], row["received"], strict=True)) for row in run.participation[:_COMPARED]]
     return repr(rows) if rows else None
 
@@ -145,10 +136,9 @@ class LastGraph:
 
 
 def graph_pictures(groups: Sequence[Group], metric: str) -> list[tuple[Picture | None, ReportTable]]:
-    """A figure of the graph and a table of its nodes for each setting without a server, from its first seed.
+    """A figure of the graph and a table of its nodes for up to MAX_PICTURES settings without a server (first seed).
 
-    At most MAX_PICTURES settings are included. The figure is None for more than MOST nodes. metric: the main metric;
-    its values at the nodes are shown as colours if they were measured.
+    The figure is None for more than MOST nodes. metric: its values at the nodes are the colours if they were measured.
     """
     runs = [(group.label, group.runs[0]) for group in groups]
     found = [(label, run, graph) for label, run in runs if (graph := last_graph(run)) is not None]
@@ -168,10 +158,7 @@ def graph_pictures(groups: Sequence[Group], metric: str) -> list[tuple[Picture |
 
 
 def last_graph(run: RunRecord) -> LastGraph | None:
-    """The graph of a run's last recorded round; None if there is no record or it cannot be read.
-
-    An unreadable record is added to `run.faults`.
-    """
+    """The graph of a run's last recorded round; None without a readable record, and then a fault of the run."""
     path = run.path / RECORD
     if not path.is_file() or not path.stat().st_size:
         return None
@@ -183,7 +170,6 @@ def last_graph(run: RunRecord) -> LastGraph | None:
 
 
 def _read(row: Mapping[str, Any], run: RunRecord) -> LastGraph:
-    """The graph in a row of topology.jsonl. Raises KeyError, ValueError, TypeError or others for a damaged row."""
     count, topology = run.clients, run.config.get("topology") or {}
     matrix = row.get("W") or row.get("R") or row["C"]
     entries = np.array(matrix["entries"], dtype=np.float64).reshape(-1, 3)
@@ -201,10 +187,7 @@ def _read(row: Mapping[str, Any], run: RunRecord) -> LastGraph:
 
 
 def node_values(run: RunRecord, count: int) -> dict[str, Floats]:
-    """The last measured values of each metric at all nodes: metric -> [count]; nan if a node has none.
-
-    The entry WORKED is the number of rounds in which each node worked. count: the number of nodes.
-    """
+    """The last values of each metric at all nodes [count], nan for none, and WORKED: the rounds of each node."""
     found = {name: np.array([own.get(node, np.nan) for node in range(count)]) for name, own in run.nodes.items()}
     worked = np.zeros(count)
     for row in run.participation:

@@ -33,10 +33,7 @@ class Promises:
     refused: Sequence[str]
 
     def drawn(self, group: Group, metric: str, axis: str, style: Line) -> list[tuple[str, Curve, Line]]:
-        """The bounds on a metric for one setting as (legend text, curve, style); empty if `axis` is not "rounds".
-
-        style: the style of the curve of the setting's measured values; the bounds have the same colour.
-        """
+        """The bounds on a metric as (legend text, curve, style), in the colour of `style`; empty unless over rounds."""
         own = [(theorem, line) for theorem, line in self.lines.get(group, ()) if line.metric == metric]
         end = max((run.rounds[-1] for run in group.runs if run.measured(metric)), default=-1)
         if axis != "rounds" or not own or end < 0:
@@ -51,10 +48,7 @@ class Promises:
 
 
 def promises_of(groups: Sequence[Group], measured: Sequence[str]) -> Promises:
-    """Theorems' bounds for each setting, computed from the config of its first run.
-
-    measured: the metrics of the report; bounds on other metrics are left out.
-    """
+    """Theorems' bounds on the measured metrics for each setting, computed from the config of its first run."""
     lines: dict[Group, list[tuple[str, Promised]]] = {}
     refused = []
     for group, name in zip(groups, labels([g.setting for g in groups]), strict=True):

@@ -99,10 +99,7 @@ def latex(text: str) -> str:
 
 
 def to_csv(table: ReportTable) -> str:
-    """A table as CSV with unrounded numbers.
-
-    A statistic becomes four columns, KEY_mean, _std, _count and _of; an interval three, KEY_mean, _low and _high.
-    """
+    """A table as CSV with unrounded numbers: four columns (_mean, _std, ...) for a statistic, three for an interval."""
     records = []
     for row in table.rows:
         record: dict[str, Any] = {"block": row["block"]} if any("block" in r for r in table.rows) else {}
@@ -118,10 +115,7 @@ def to_csv(table: ReportTable) -> str:
 
 
 def csv_text(head: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
-    """Lines of cells as CSV, below the line `head`.
-
-    A text that a spreadsheet would evaluate as a formula gets a leading apostrophe.
-    """
+    """Lines of cells as CSV, below `head`; a text that a spreadsheet would evaluate gets a leading apostrophe."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([[_inert(cell) for cell in line] for line in (head, *lines)])
     return text.getvalue()

@@ -87,10 +87,7 @@ class RunRecord:
 
     @cached_property
     def participation(self) -> list[dict[str, Any]]:
-        """The valid rows {"round", "cohort", "received", ...} of `participation.jsonl`, read on first use.
-
-        Damaged rows are added to `faults`.
-        """
+        """The rows of `participation.jsonl`, read on first use; damaged rows are added to `faults`."""
         most = self.config.get("num_clients") or (len(self.partition_counts[1]) if self.partition_counts else math.inf)
         return self._rows(
             "participation.jsonl", lambda row: row_problem(row) is None and max(row["cohort"], default=-1) < most
@@ -116,10 +113,7 @@ class RunRecord:
 
     @cached_property
     def partition_counts(self) -> tuple[list[str], Ints] | None:
-        """The recorded partition: (class names, samples of each class at each client [clients, classes]).
-
-        None without a readable record.
-        """
+        """(Class names, samples of each class at each client [clients, classes]); None without a readable record."""
         counts: tuple[list[str], Ints] | None = self._json("partition_counts.json", _class_counts)
         return counts
 
@@ -336,12 +330,10 @@ def _directions(run: RunRecord) -> dict[str, Better]:
 
 
 def _is_round(row: dict[str, Any]) -> bool:
-    """Whether a row of a .jsonl file has a valid round number."""
     return isinstance(row.get("round"), int) and 0 <= row["round"] < 2**53
 
 
 def _class_counts(content: Any) -> tuple[list[str], Ints] | None:
-    """The class names and counts in a partition_counts.json; None for unlabelled data. Raises ValueError and others."""
     if not content["counts"]:
         return None
     counts, names = np.array(content["counts"]), [str(name) for name in content["classes"]]
@@ -357,10 +349,7 @@ def _names(content: Any) -> list[str]:
 
 
 def _columns(rows: Sequence[dict[str, Any]]) -> tuple[Ints, dict[str, Floats]]:
-    """The rows of metrics.jsonl as columns: (R round numbers [R], metric -> values [R]).
-
-    Of several rows of one round, the last one counts.
-    """
+    """The R round numbers [R], and metric -> values [R]; of several rows of one round, the last one counts."""
     by_round = {row["round"]: row for row in rows}
     ordered = [by_round[r] for r in sorted(by_round)]
     names = dict.fromkeys(name for row in ordered for name in numbers_of(row))
@@ -370,10 +359,7 @@ def _columns(rows: Sequence[dict[str, Any]]) -> tuple[Ints, dict[str, Floats]]:
 
 
 def _of_nodes(rows: Sequence[dict[str, Any]]) -> dict[str, dict[int, float]]:
-    """The last measured values of the nodes: metric -> node -> value; empty if no row has values of nodes.
-
-    rows: rows of metrics.jsonl. All values are from the last row whose entry `per_client` has values of nodes.
-    """
+    """The last measured values of the nodes, all from one row: metric -> node -> value."""
     measured = (row["per_client"] for row in reversed(rows) if isinstance(row.get("per_client"), dict))
     for found in measured:
         values = {

@@ -66,10 +66,7 @@ def select(runs: Sequence[RunRecord], conditions: Sequence[str]) -> list[RunReco
 
 
 def differing_keys(runs: Sequence[RunRecord]) -> dict[str, list[Any]]:
-    """The config keys, versions and commits in which the runs differ: key -> its value in each run, None if missing.
-
-    Keys of the run's place (`OF_RECORD`) are left out.
-    """
+    """The config keys, versions and commits in which the runs differ, without OF_RECORD: key -> value in each run."""
     known = [flatten(run.config) | _origin(run) for run in runs]
     names = [name for name in dict.fromkeys(name for one in known for name in one) if name not in OF_RECORD]
     values = {name: [one.get(name) for one in known] for name in names}
@@ -77,7 +74,6 @@ def differing_keys(runs: Sequence[RunRecord]) -> dict[str, list[Any]]:
 
 
 def _origin(run: RunRecord) -> dict[str, Any]:
-    """Versions and git commits of a finished run's summary.json, by dotted key."""
     keys = ("versions", "git_commit", "raylfl_commit")
     return flatten({key: run.summary[key] for key in keys if key in run.summary})
 

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from raylfl.report.figures import PANEL, Block, composed, single
 from raylfl.report.pictures import Picture
 from raylfl.report.render import FORMATS, template
-from raylfl.report.style import DASHES, GRID, INK, MUTED, PALETTE, PAPER, Line
+from raylfl.report.style import GRID, INK, MUTED, PALETTE, PAPER, Drawing, Line
 from raylfl.report.tables import ReportTable
 
 Part = dict[str, Any]  # one element of the page (table, figures, heading, ...): its `kind` and the values it shows
@@ -25,16 +26,6 @@ _THEMED = {INK: "--ink", MUTED: "--muted", GRID: "--grid", PAPER: "--paper"} | {
     color: f"--s{index}" for index, color in enumerate(PALETTE)
 }
 _DROPPED = (r"<\?xml.*?\?>", r"<!DOCTYPE.*?>", r"<metadata>.*?</metadata>", r'\sxmlns(:\w+)?="[^"]*"')
-_SHAPES = (  # the markers of style.MARKERS around (17, 6)
-    '<circle cx="17" cy="6" r="3"/>',
-    '<rect x="14.2" y="3.2" width="5.6" height="5.6"/>',
-    '<path d="M17 2.4 20.4 9H13.6z"/>',
-    '<path d="M17 2 20.6 6 17 10 13.4 6z"/>',
-    '<path d="M17 9.6 13.6 3H20.4z"/>',
-    '<path d="M15.8 2.4h2.4v2.4h2.4v2.4h-2.4v2.4h-2.4V7.2h-2.4V4.8h2.4z"/>',
-    '<path d="M14.6 2 17 4.4 19.4 2 21 3.6 18.6 6 21 8.4 19.4 10 17 7.6 14.6 10 13 8.4 15.4 6 13 3.6z"/>',
-    '<path d="M13.4 6 20 2.4V9.6z"/>',
-)
 
 
 class Sheet:
@@ -72,14 +63,13 @@ class Sheet:
         return [{"kind": "table", "table": table, "files": list(files)}]
 
     def block(self, block: Block | None, suffix: str = "", legend: bool = True) -> list[Part]:
-        """Writes a block of panels as PNG (and PDF if `pdf`) and returns its element; an empty list for None.
+        """Writes a block of panels as PNG (and PDF if `pdf`); its element has them as inline SVG under one legend.
 
-        The element has the panels as inline SVG under one legend. suffix: appended to the file name. legend: whether
-        the page shows the legend.
+        suffix: appended to the file name. legend: whether the page shows the legend. An empty list for None.
         """
         if block is None or not block.panels:
             return []
-        keys = [(legend_key(line), label) for label, line in block.legend]
+        keys = [(legend_key(line, f"k{self._figures}-{k}"), label) for k, (label, line) in enumerate(block.legend)]
         panels = [
             inline_svg(single(panel), f"f{self._figures + k}", panel.title) for k, panel in enumerate(block.panels, 1)
         ]
@@ -91,10 +81,7 @@ class Sheet:
         return [part | {"text": block.caption, "files": files}]
 
     def pictures(self, pictures: Sequence[Picture]) -> list[Part]:
-        """Writes figures as PNG (and PDF if `pdf`) and returns one element with all; an empty list without figures.
-
-        The page shows them as bitmaps, because figures of clients may have thousands of cells.
-        """
+        """Writes figures as PNG (and PDF if `pdf`); their element has bitmaps: there may be thousands of cells."""
         shown = []
         for picture in pictures:
             files = self._save(picture.figure, picture.name)
@@ -104,7 +91,6 @@ class Sheet:
         return [{"kind": "pictures", "pictures": shown}] if shown else []
 
     def _save(self, figure: Figure, name: str) -> list[str]:
-        """Saves a figure as NAME.png (and NAME.pdf if `pdf`) and returns the names of the files."""
         name = slug(name)
         self._names[name] += 1
         name += f"_{self._names[name]}" * (self._names[name] > 1)  # two labels may give the same file name
@@ -141,9 +127,8 @@ def slug(text: str) -> str:
 def inline_svg(figure: Figure, prefix: str, title: str) -> str:
     """The figure as an <svg> element that fills the width of its container, without size, namespace or metadata.
 
-    prefix: a prefix for ids, unique within the page. title: a description for screen readers. The colours of
-    `raylfl.report.style` become CSS variables (--ink, --muted, --grid, --s0, ...); the page defines them for its light
-    and its dark theme.
+    prefix: of ids, unique within the page. title: for screen readers. The colours of `raylfl.report.style` become CSS
+    variables (--ink, --muted, --grid, --s0, ...); the page defines them for its light and its dark theme.
     """
     text = io.StringIO()
     figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
@@ -161,12 +146,9 @@ def inline_svg(figure: Figure, prefix: str, title: str) -> str:
     return svg.replace("<svg", head, 1).strip()
 
 
-def legend_key(line: Line) -> str:
-    """The line's colour, dash and marker as a small <svg> element, for a legend in HTML."""
-    dash = " ".join(f"{1.6 * part:g}" for part in DASHES[line.dash])
-    stroke = f' stroke-dasharray="{dash}"' if dash else ""
-    shape = "" if line.thin else f'<g fill="var(--c)">{_SHAPES[line.marker]}</g>'
-    return (
-        f'<svg class="key" viewBox="0 0 34 12" style="--c:var(--s{line.color})" aria-hidden="true">'
-        f'<path d="M1 6H33" stroke="var(--c)" stroke-width="{1 if line.thin else 2}"{stroke}/>{shape}</svg>'
-    )
+def legend_key(line: Line, prefix: str) -> str:
+    """The line's colour, dash and marker as a small <svg> element, for a legend in HTML; prefix: as in `inline_svg`."""
+    figure = Drawing(figsize=(34 / 72, 12 / 72))
+    look = {"linewidth": 2, "markersize": 6, "markevery": [1], **line.options()}
+    figure.add_artist(Line2D([0.03, 0.5, 0.97], [0.5] * 3, **look))
+    return inline_svg(figure, prefix, "").replace('role="img" aria-label=""', 'class="key" aria-hidden="true"', 1)

@@ -78,7 +78,6 @@ class Drawing(Figure):
             super().savefig(fname, **options)
 
     def _repr_png_(self) -> bytes:
-        """The figure as a notebook shows it."""
         content = io.BytesIO()
         self.savefig(content, format="png", dpi=120)
         return content.getvalue()
@@ -145,8 +144,7 @@ def rc() -> AbstractContextManager[None]:
 def line_styles(groups: Sequence[Group], methods: Mapping[str, Line]) -> dict[Group, Line]:
     """The style of every setting of one figure: colour by method, dash and marker by setting within the method.
 
-    If all settings are of one method, they have different colours instead. methods: the result of `method_styles` for
-    all methods of the report.
+    If all settings are of one method, they have different colours instead.
     """
     parts = by_method(groups)
     if len(parts) == 1 and len(groups) > 1:

@@ -116,9 +116,7 @@ def summary(
 ) -> ReportTable:
     """The summary table, one row per setting: mean +- std over the last rounds, final, best, and costs to the target.
 
-    The first statistic is over all values of the last `last` rounds of all seeds; the other statistics are over seeds.
-    With BEST the first statistic is that of the best values. parts: the settings of each scenario (data, model,
-    participation, ...). target: the metric's target; without one, the table has no costs. name: the table's file name.
+    The first statistic is over all values of the last rounds of all seeds (BEST: the best values), others over seeds.
     """
     groups = [group for part in parts for group in part.groups]
     higher = grows(groups, metric)
@@ -162,12 +160,7 @@ def summary(
 
 
 def best_settings(parts: Sequence[Facet], metric: str, last: int) -> ReportTable | None:
-    """The table of the best tuned options, such as the learning rate, of every method in every scenario.
-
-    The best options have the best mean over seeds and the last `last` rounds. parts: the settings of each scenario (a
-    choice of data, model, participation, ...), with the settings that were run in it. None if no method was run with
-    several values of a tuned option.
-    """
+    """The table of the best tuned options of every method in every scenario; None if no method was tuned."""
     groups = [group for part in parts for group in part.groups]
     keys = tuned_keys(groups)
     if not keys:
@@ -212,10 +205,7 @@ def common(groups: Sequence[Group]) -> ReportTable:
 
 
 def environment(runs: Sequence[RunRecord]) -> ReportTable | None:
-    """The table of the entries ENVIRONMENT (versions, git commit, host, ...) of the runs' summary.json.
-
-    Up to three different values of an entry are listed. None if no run has finished.
-    """
+    """The table of ENVIRONMENT in the runs' summary.json, up to three values each; None if no run has finished."""
     values: dict[str, dict[str, str]] = {}
     for run in runs:
         for key, value in flatten({key: run.summary[key] for key in ENVIRONMENT if key in run.summary}).items():

@@ -63,11 +63,7 @@ class Shade:
     percent: bool = False
 
     def scale(self) -> ScalarMappable:
-        """The map from values to colours.
-
-        It is logarithmic if all values are positive and the largest is over FAR times the smallest. In per cent, it is
-        always linear.
-        """
+        """The map from values to colours, logarithmic over a range of positive values beyond FAR (not in per cent)."""
         scaled = self.values * (100 if self.percent else 1)
         found = scaled[np.isfinite(scaled)]
         low, high = (float(found.min()), float(found.max())) if len(found) else (0.0, 1.0)
@@ -81,9 +77,9 @@ class Shade:
 
 
 def topology_figure(matrix: Floats, name: str, directed: bool, title: str, said: Mapping[str, object]) -> Figure:
-    """A figure of the graph of a mixing matrix of N nodes [N, N]; the width of an edge grows with its weight.
+    """A figure of the graph of a mixing matrix [N, N], with widths by weights and the numbers `said` under the title.
 
-    name: the topology's name, which determines the positions of nodes. said: name -> number, written under the title.
+    name: the topology's name, which determines the positions of nodes.
     """
     with rc():
         figure = Drawing(figsize=(5.2, 5.6), layout="constrained")
@@ -98,11 +94,7 @@ def topology_figure(matrix: Floats, name: str, directed: bool, title: str, said:
 
 
 def coloured_figure(net: Net, name: str, working: Bools, shade: Shade, rows: int | None = None) -> Figure:
-    """A figure of the graph of a round with its nodes coloured by a value; nodes that did not work are hollow.
-
-    name: the topology's name, which determines the positions of nodes. working: whether each of the N nodes worked,
-    bool [N]. shade: the values. rows: the number of rows of a grid, if it is set.
-    """
+    """A figure of the graph of a round with nodes coloured by a value; nodes that did not work are hollow."""
     with rc():
         at = places(net, name, rows)
         wide, tall = np.ptp(at, axis=0)
@@ -147,17 +139,14 @@ def places(net: Net, name: str, rows: int | None = None) -> Floats:
 
 
 def _rows(count: int) -> int:
-    """The number of rows of a rectangle of `count` nodes: the largest divisor of `count` up to its square root."""
+    """The largest divisor of `count` up to its square root."""
     return max(k for k in range(1, int(count**0.5) + 1) if count % k == 0)
 
 
 def _draw(
     ax: Axes, net: Net, name: str, at: Floats, colors: Floats | None = None, working: Bools | None = None
 ) -> None:
-    """Draws a graph whose nodes are at the positions `at` [N, 2]; colors, working: as in `_draw_nodes`.
-
-    Edges between opposite sides of a large torus are left out: they would hide all others.
-    """
+    """Draws a graph; edges between opposite sides of a large torus are left out: they would hide all others."""
     if name == "torus" and net.count > APART:
         near = np.linalg.norm(np.diff(at[net.pairs], axis=1), axis=2)[:, 0] < 1.5
         net = replace(net, pairs=net.pairs[near], weights=net.weights[near])
@@ -169,7 +158,6 @@ def _draw(
 
 
 def _draw_edges(ax: Axes, net: Net, at: Floats) -> None:
-    """Draws the edges between the positions `at` of the N nodes [N, 2], with arrows and weights if there are few."""
     (sources, targets), weights = net.pairs.T, net.weights
     many = len(weights) > 2 * NAMED
     if not (weights > 0).all():  # edges that carry nothing in this round
@@ -197,11 +185,7 @@ def _draw_edges(ax: Axes, net: Net, at: Floats) -> None:
 
 
 def _draw_nodes(ax: Axes, at: Floats, colors: Floats | None = None, working: Bools | None = None) -> None:
-    """Draws N nodes at positions `at` [N, 2], with numbers if there are few.
-
-    colors: RGBA [N, 4]; None: blue. working: bool [N]; nodes that did not work are white with an outline in their
-    colour. If colors and working are None, all nodes are white with a blue outline.
-    """
+    """Draws nodes in their colours, blue if None; nodes that did not work are white with an outline."""
     count = len(at)
     size = 260 if count <= NAMED else 40 if count <= APART else 12
     edges = np.repeat(to_rgba_array(PALETTE[0]), count, axis=0) if colors is None else colors

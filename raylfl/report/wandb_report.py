@@ -72,10 +72,7 @@ def build(content: Content, entity: str, project: str) -> Any:
 
 
 def line(wr: Any, metric: str) -> Any:
-    """A wandb panel of one metric over rounds: for each algorithm a line with the mean and range of its runs.
-
-    wr: the module wandb_workspaces.reports.v2.
-    """
+    """A wandb panel of one metric over rounds: for each algorithm a line with the mean and range of its runs."""
     return wr.LinePlot(
         title=axis_name(metric),
         x="round",

@@ -80,10 +80,7 @@ def number(value: float, digits: int = 4) -> str:
 
 
 def target_text(metric: str, target: float, higher: bool) -> str:
-    """A metric's target as text: `test accuracy ≥ 70 %`, `relative distance to optimum ≤ 1e-6`.
-
-    target: a fraction for accuracies. higher: whether larger values of the metric are better.
-    """
+    """A target as text: `test accuracy ≥ 70 %` (a fraction), `relative distance to optimum ≤ 1e-6`."""
     sign = "≥" if higher else "≤"
     value = f"{number(100 * target)}\u202f%" if is_percent(metric) else number(target)
     return f"{metric_name(metric)} {sign} {value}"
@@ -115,10 +112,7 @@ def stat_text(stat: Stat, metric: str = "") -> str:
 
 
 def cost_text(stat: Stat) -> str:
-    """A cost to the target as text: `78.7 ± 4.9`, `9.75M ± 0.61M`.
-
-    It is `68.0 (2 of 3)` if only some seeds reached the target, and `–` if none did.
-    """
+    """A cost to the target as text: `9.75M ± 0.61M`, `68.0 (2 of 3)` if some seeds reached it, `–` if none."""
     if not stat.count:
         return "–"
     text = count_text(stat.mean)

@@ -30,7 +30,6 @@ def inner_products_f64(a: Tensor, b: Tensor, a_rows: Ints | None = None, b_rows:
 
 
 def _span_products(a: Tensor, a_rows: Tensor, b: Tensor, b_rows: Tensor, span: range) -> Tensor:
-    """The contribution of the columns `span` to the inner products [R, n], float64."""
     out = torch.zeros(len(a_rows), len(b_rows), dtype=torch.float64, device=a.device)
     for start in span[::COLUMNS]:
         block = slice(start, min(start + COLUMNS, span.stop))

@@ -126,7 +126,6 @@ def min_norm_working_set(
 
 
 def _combination(matrix: Tensor, rows: Ints, weights: Floats) -> Tensor:
-    """The sum of weights_i matrix[rows_i], float64 [d], computed in blocks of columns."""
     factors, index = (torch.from_numpy(values).to(matrix.device) for values in (weights, rows))
     blocks = matrix.split(max(ENTRIES // len(rows), 1), dim=1)
     return torch.cat(on_all_cores(lambda block: factors @ block.index_select(0, index).double(), blocks))

@@ -177,7 +177,6 @@ class Watched:
         return result
 
     def _fixed(self, name: str, arg: Any) -> Any:
-        """The part of the argument `arg` that the Python method `name` may not change."""
         if name == "server_step" and isinstance(arg, dict):
             return {k: v for k, v in arg.items() if not isinstance(v, Table)}
         if name == "direction" and isinstance(arg, dict):

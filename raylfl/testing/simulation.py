@@ -198,7 +198,6 @@ class Simulation:
         return dispatch.uploads(result), {name: torch.cat([s[name] for s in result.client_states]) for name in names}
 
     def _prepared(self, r: Round) -> Round:
-        """The round with the local steps that the method allows, and with a single client for a centralised method."""
         steps = np.minimum(r.steps, 1) if self.algorithm.one_step else r.steps
         if self.merged:
             one = recorded_round(r.index, [0], self.backend.population, lr=r.lr, received=r.received.any())

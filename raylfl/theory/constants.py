@@ -157,10 +157,7 @@ def _at_start(gradients: Floats, weights: Floats) -> Iterator[Constant]:
 
 
 def _measured(where: str, count: int) -> str:
-    """The text `how` of a constant that is measured on all `count` clients, or on MOST_CLIENTS if there are more.
-
-    where: the parameters x at which the constant is measured, as text, such as "at x*".
-    """
+    """The text `how` of a constant that is measured on all clients, or on MOST_CLIENTS of them."""
     return where if count <= MOST_CLIENTS else f"{where}, {MOST_CLIENTS} clients"
 
 

@@ -125,7 +125,6 @@ def facts_of(experiment: Experiment) -> Facts:
 
 
 def _averages(experiment: Experiment, losses: bool) -> bool:
-    """Whether FedAvg's or SFL's new model is the mean of received models; losses: whether uploads can be lost."""
     algorithm = experiment.algorithm
     if type(algorithm) is FedAvg:
         rule = algorithm.aggregate
@@ -134,10 +133,9 @@ def _averages(experiment: Experiment, losses: bool) -> bool:
 
 
 def _over_rounds(experiment: Experiment, planner: Planner, server: ServerState) -> Rounds | None:
-    """The expected server weights and local work of every round, for FedAvg (and its subclasses) and FedACS.
+    """The expected server weights and local work of every round; None if a condition of `Facts.over_rounds` fails.
 
-    None for other methods, and if a condition of `Facts.over_rounds` fails. None also for these options of the method:
-    a server learning rate `gamma` other than 1, `calibrate` (calibrated local step sizes), FedACS's `estimate: ema`.
+    Known for FedAvg (and its subclasses) and FedACS, with gamma = 1 and without calibration and `estimate: ema`.
     """
     algorithm, count = experiment.algorithm, experiment.world.rounds
     if not isinstance(algorithm, (FedAvg, FedACS)) or algorithm.gamma != 1 or algorithm.calibrate:

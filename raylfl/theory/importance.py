@@ -45,7 +45,6 @@ def uses_weights(algorithm: Algorithm) -> bool:
 
 
 def _outcome(algorithm: Algorithm, population: Population) -> list[torch.Tensor]:
-    """The server's parameters after ROUNDS rounds, and the method's sampling probabilities, on fixed quadratics."""
     everyone, x = np.arange(population.count), torch.ones(3, dtype=torch.float64)
     centres = torch.linspace(-1.0, 2.0, 3 * population.count, dtype=torch.float64).square().reshape(-1, 3)
     run = Simulation(algorithm, lambda client, at, r, t: at - centres[client], x, population)

@@ -65,10 +65,7 @@ def promises(run: Premises) -> Iterator[Promise]:
 
 
 def _of_sampling(experiment: Experiment, facts: Facts, weights: Floats) -> Iterator[Promise]:
-    """[3] Corollary 2.2 for regular participation, E[c_i] ~ w_i; for FedACS, the preference of few local steps.
-
-    weights: w_i [N].
-    """
+    """[3] Corollary 2.2 for E[c_i] ~ w_i; for FedACS, the preference of few local steps."""
     assert facts.surrogate is not None
     arrives, (shares, _) = 1 - facts.system.failure, facts.surrogate
     if np.allclose(shares, weights * arrives / (weights @ arrives), rtol=1e-6, atol=0):
@@ -82,10 +79,7 @@ def _of_sampling(experiment: Experiment, facts: Facts, weights: Floats) -> Itera
 
 
 def _of_rounds(run: Premises, gap: float, same: bool) -> Iterator[Promise]:
-    """The bound of FedACS's Theorem 1 or 3 on the mean of |grad F~|^2 over the rounds; F~: the surrogate objective.
-
-    gap: F~(x0) - min F~. same: whether F~ = F; only then is the bound also a curve for reports.
-    """
+    """The bound of FedACS's Theorem 1 or 3 on the mean of |grad F~|^2; a curve for reports only if F~ = F (same)."""
     theorem = next((name for name, _ in run.inside if name in ("[3] Thm 1", "[3] Thm 3")), None)
     system, eta = run.facts.over_rounds, run.experiment.rule.lr
     if theorem is None or system is None:
@@ -117,11 +111,7 @@ def _of_focus(run: Premises) -> Iterator[Promise]:
 
 
 def _as_eta_vanishes(run: Premises, problem: QuadraticProblem, surrogate: QuadraticProblem) -> Iterator[Promise]:
-    """FedACS's statements about the limit for a vanishing step size eta: Theorem 2, Corollary 2.1 and eq. 4.
-
-    With stochastic gradients Theorem 2 is eq. 12. problem, surrogate: the f_i with the weights w, and with the
-    surrogate weights Omega.
-    """
+    """FedACS's statements on the limit as eta -> 0: Theorem 2 (eq. 12 with noise), Corollary 2.1 and eq. 4."""
     constants, weights, scale = run.constants, problem.weights, run.scale
     distance = _unless_rounding(chi2(weights, surrogate.weights))
     yield Promise("[3] Thm 2", "chi2(w || Omega)", distance)

@@ -101,7 +101,6 @@ class Objectives:
         return SoftmaxProblem(found, classes, self.decay, self.weights)
 
     def _inputs(self, client: int) -> tuple[Floats, Ints] | None:
-        """(inputs [n, p], labels [n]) of a client's shard; None if a batch is not a pair of inputs and int64 labels."""
         content = self._worker.measured.batch(self._worker.setup.shards[client]).content
         if not isinstance(content, (tuple, list)) or len(content) != 2:
             return None
@@ -111,10 +110,7 @@ class Objectives:
         return x.reshape(len(x), -1).double().numpy(), y.numpy()
 
     def _is_linear(self, client: int) -> bool:
-        """Whether a client's gradient is affine in x, tested for one pair of random directions u, v.
-
-        The test is that grad f(u + v) - grad f(u) - grad f(v) + grad f(0) is 0 up to rounding.
-        """
+        """Whether grad f(u + v) - grad f(u) - grad f(v) + grad f(0) is 0 up to rounding, for random u, v."""
         u, v = keyed(self.seed, "theory/linear", client).standard_normal((2, self.dim))
         g = [self.of(client, x)[1] for x in (u + v, u, v, np.zeros(self.dim))]
         scale = max(float(np.linalg.norm(row)) for row in g)

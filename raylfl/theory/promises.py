@@ -64,10 +64,7 @@ def step_bounds(experiment: Experiment, facts: Facts, constants: Constants) -> I
 
 
 def _focus_probability(experiment: Experiment, facts: Facts) -> float:
-    """The smallest probability q_min with which a client takes part in a round of FOCUS.
-
-    0 if it is unknown, or if the server has a learning rate of its own.
-    """
+    """The q_min of FOCUS; 0 if it is unknown, or if the server has a learning rate of its own."""
     assert isinstance(experiment.algorithm, Focus)
     if facts.takes_part is None or experiment.algorithm.gamma is not None:
         return 0.0
@@ -182,11 +179,7 @@ def sfl_bound(setting: sfl.Setting, R: int, constants: Constants, mu: float) -> 
 
 
 def _of_sfl(run: Premises, setting: sfl.Setting) -> Iterator[Promise]:
-    """The bound of [2] Theorems 1 and 2 on F(xbar) - F*, its terms, and the value of the option `eval.average`.
-
-    xbar: the weighted mean of the iterates x_0 to x_R, which a run with this value of `eval.average` measures. If
-    R is too small for the strongly convex bound, the bound for convex functions is given, with equal weights.
-    """
+    """The bound of [2] Theorems 1, 2, its terms, and the `eval.average` of its xbar; at first the convex bound."""
     constants, R = run.constants, run.experiment.world.rounds
     theorem, convexity = setting.theorem, constants.value("mu")
     mu = convexity if convexity * setting.effective * R >= 1 else 0.0

@@ -158,7 +158,6 @@ class Markov(Availability):
         self._recent: dict[tuple[int, int, int], Bools] = {}
 
     def _rates(self) -> tuple[Any, Any]:
-        """The pair (p_on, p_off), from the options of these names or from `matrix`; not yet parsed."""
         if self.matrix is None:
             for key, value in (("p_on", self.p_on), ("p_off", self.p_off)):
                 if value is None:
@@ -194,10 +193,6 @@ class Markov(Availability):
         return _stationary(*self._chains(world)) if self.on_empty == "skip" else None
 
     def _chains(self, world: RunContext) -> tuple[Floats, Floats]:
-        """The transition probabilities p_on and p_off of all N clients, [N] each.
-
-        Raises BadValue if lists do not fit N, or if both are 0 for a client.
-        """
         everyone = np.arange(world.count)
         p_on, p_off = self._p_on.at(0, everyone, world), self._p_off.at(0, everyone, world)
         stuck = np.flatnonzero((p_on == 0) & (p_off == 0))
@@ -210,8 +205,8 @@ class Markov(Availability):
     def _state(self, r: int, world: RunContext, p_on: Floats, p_off: Floats) -> Bools:
         """Whether each of the N clients is on in round r, bool [N].
 
-        Goes back from round r, one round a step, until every client's state is determined (see the module).
-        A step determines a client's state with probability 1 - |1 - p_on - p_off|. p_on, p_off: [N].
+        Goes back from round r until every client's state is determined (see the module), by a step with probability
+        1 - |1 - p_on - p_off|.
         """
         both, either = np.minimum(p_on, 1 - p_off), np.maximum(p_on, 1 - p_off)
         on, flipped = np.zeros(world.count, dtype=bool), np.zeros(world.count, dtype=bool)

@@ -262,10 +262,7 @@ class Sampler(Participation):
         return None if self._process is None else self._process.available(r, world, attempt)
 
     def _choose(self, ids: Ints | int, r: int, world: RunContext, attempt: int) -> Draw:
-        """A uniform draw of M of these client ids without replacement, or of all of them if there are fewer.
-
-        ids: a number N stands for 0..N-1, with the same draw and without memory for N ids.
-        """
+        """A uniform draw of M of these client ids, or of all if there are fewer; a number N stands for 0..N-1."""
         rng, count = keyed(world.seed, "participation", r, attempt), ids if isinstance(ids, int) else len(ids)
         return Draw.once(rng.choice(ids, size=min(self.cohort_size(world), count), replace=False))
 
@@ -278,10 +275,6 @@ def _is_availability(entry: Entry[Participation]) -> bool:
 
 
 def _availability(options: dict[str, Any]) -> Availability:
-    """The availability process that the sampler's option `availability` describes.
-
-    Raises BadValue for an unknown name or option, or the name of a sampler.
-    """
     cls, keys = PARTICIPATION.choose(options, "availability")
     known = [option.name for option in fields(cls) if option.name != "on_empty"]
     if not issubclass(cls, Availability):

@@ -122,7 +122,6 @@ class _Search:
         raise BadValue("labels", got="null", need=need, hint="each of them has integers, and they differ")
 
     def _columns(self) -> list[Key]:
-        """The columns or keys of a sample."""
         if self.samples.arrays is not None:
             return list(range(len(self.samples.arrays)))
         return list(_parts(self.samples.read(np.zeros(1, dtype=np.int64))[0]))
@@ -142,7 +141,6 @@ class _Search:
         return found
 
     def _column(self, key: Key) -> Any:
-        """The entries of a column in all samples."""
         if self.samples.arrays is not None:
             assert isinstance(key, int)
             return self.samples.arrays[key]
@@ -154,14 +152,12 @@ class _Search:
 
 
 def _parts(sample: Any) -> dict[Key, Any]:
-    """The entries of a sample by their columns or keys; none if a sample is one value."""
     if isinstance(sample, Mapping):
         return dict(sample)
     return dict(enumerate(sample)) if isinstance(sample, (tuple, list)) else {}
 
 
 def _integer(value: Any) -> int | None:
-    """A single integer as int; None for anything else."""
     if isinstance(value, bool):
         return None
     if isinstance(value, (int, np.integer)):
