@@ -48,3 +48,68 @@ class NIDS(GraphAlgorithm):
 
     def combine(self, rows: State, before: State, mixed: State) -> State:
         return {"x": mixed["v"], "e": before["e"] + (rows["x"] - before["e"]) - mixed["v"]}
+
+
+@ALGORITHMS.register("exact_diffusion", paper="Yuan et al. 2019")
+@dataclass
+class ExactDiffusion(GraphAlgorithm):
+    """Exact diffusion: adapt-then-combine DSGD with a correction that cancels its error.
+
+    Yuan, Ying, Zhao & Sayed, IEEE TSP 2019, Alg. 1, with W~ = (I + W)/2.
+
+    State    node x_i and psi_i [d], its last adapted point, both the initial model at first.
+    Sent     d floats along each edge (phi).
+    Assumes  mixing matrix W symmetric and doubly stochastic; one local step per round.
+
+        adapt    psi' = x - eta grad f(x)
+        correct  phi = psi' + x - psi;  psi <- psi'
+        combine  x <- W~ phi
+        always   sum_i (x_i - psi_i) = 0, also if only some nodes work in a round
+    """
+
+    own_step: ClassVar[bool] = True
+    one_step: ClassVar[bool] = True
+
+    def init_nodes(self, x: Tensor, count: int) -> State:
+        return {"x": x.repeat(count, 1), "psi": x.repeat(count, 1)}
+
+    def messages(self, rows: State, before: State) -> State:
+        return {"x": rows["x"] + before["x"] - before["psi"]}
+
+    def matrix(self, message: str, parts: Sequence[MixingRows]) -> MixingRows:
+        return parts[0].lazy()
+
+    def combine(self, rows: State, before: State, mixed: State) -> State:
+        return {**mixed, "psi": rows["x"]}
+
+
+@ALGORITHMS.register("extra", paper="Shi et al. 2015")
+@dataclass
+class Extra(GraphAlgorithm):
+    """EXTRA: DSGD plus the sum of past differences between neighbours, with exact convergence.
+
+    Shi, Ling, Wu & Yin, SIAM J. Optim. 2015, eqs. (2.13)-(2.14) with W~ = (I + W)/2.
+
+    State    node x_i and s_i [d], the sum of past differences, s = 0 at first.
+    Sent     d floats along each edge (x).
+    Assumes  mixing matrix W symmetric and doubly stochastic; one local step per round.
+
+        paper    x_{k+2} = (I + W) x_{k+1} - W~ x_k - eta (grad f(x_{k+1}) - grad f(x_k)),
+                 x_1 = W x_0 - eta grad f(x_0)
+        here     x_{k+1} = W x_k - eta grad f(x_k) + s_k,  s_{k+1} = s_k + (W - W~) x_k
+                 This is the paper's recursion summed over k. In this form W may be another matrix in every round.
+        always   sum_i s_i = 0
+    """
+
+    own_step: ClassVar[bool] = True
+    one_step: ClassVar[bool] = True
+
+    def init_nodes(self, x: Tensor, count: int) -> State:
+        return {"x": x.repeat(count, 1), "s": x.new_zeros(count, x.numel())}
+
+    def messages(self, rows: State, before: State) -> State:
+        return {"x": before["x"]}
+
+    def combine(self, rows: State, before: State, mixed: State) -> State:
+        s = (mixed["x"] - before["x"]).div_(2).add_(before["s"])
+        return {"x": (rows["x"] - before["x"]).add_(mixed["x"]).add_(before["s"]), "s": s}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from raylfl.algorithms.fedavgm import FedAvgM
+from raylfl.algorithms.adaptive import FedAvgM
 from raylfl.core.population import Population
 from raylfl.testing import recorded_round
 

@@ -13,19 +13,14 @@ from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.dsgd import DSGD
-from raylfl.algorithms.exact_diffusion import ExactDiffusion
-from raylfl.algorithms.extra import Extra
 from raylfl.algorithms.fedavg import FedAvg
 from raylfl.algorithms.focus import Focus
-from raylfl.algorithms.gradient_tracking import GradientTracking
+from raylfl.algorithms.gradient_tracking import GradientTracking, PushPull
 from raylfl.algorithms.kgt import KGT
-from raylfl.algorithms.led import LED
-from raylfl.algorithms.nids import NIDS
-from raylfl.algorithms.proxskip import ProxSkip
-from raylfl.algorithms.push_diging import PushDIGing
-from raylfl.algorithms.push_pull import PushPull
+from raylfl.algorithms.led import LED, ProxSkip
+from raylfl.algorithms.nids import NIDS, ExactDiffusion, Extra
 from raylfl.algorithms.scaffnew import Scaffnew
-from raylfl.algorithms.sgp import SGP
+from raylfl.algorithms.sgp import SGP, PushDIGing
 from raylfl.core.arrays import Ints
 from raylfl.core.mixing import Edges, Mixing
 from raylfl.core.population import Population

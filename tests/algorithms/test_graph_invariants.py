@@ -10,8 +10,7 @@ from torch import Tensor
 from benchmarks import graph_rates
 from benchmarks.graphs import stationary_mean
 from raylfl.algorithms import ALGORITHMS
-from raylfl.algorithms.dsgd import DSGD
-from raylfl.algorithms.dsgdm import DSGDm
+from raylfl.algorithms.dsgd import DSGD, DSGDm
 from raylfl.core.arrays import Ints
 from raylfl.core.mixing import Edges
 from raylfl.core.population import Population

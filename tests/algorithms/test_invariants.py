@@ -16,14 +16,13 @@ from torch import Tensor
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.adaptive import FedAdam, FedYogi
 from raylfl.algorithms.aggregation import RULES
+from raylfl.algorithms.centralized import LocalOnly
 from raylfl.algorithms.fedau import FedAU
 from raylfl.algorithms.fedaware import FedAWARE
 from raylfl.algorithms.fedawe import FedAWE
 from raylfl.algorithms.feddyn import FedDyn
-from raylfl.algorithms.fedvarp import FedVARP
 from raylfl.algorithms.focus import Focus
-from raylfl.algorithms.local_only import LocalOnly
-from raylfl.algorithms.mifa import MIFA
+from raylfl.algorithms.mifa import MIFA, FedVARP
 from raylfl.algorithms.scaffnew import Scaffnew
 from raylfl.algorithms.scaffold import Scaffold
 from raylfl.core.algorithm import Algorithm, ServerState, State

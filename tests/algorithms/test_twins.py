@@ -14,23 +14,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raylfl.algorithms.adaptive import FedAdagrad
+from raylfl.algorithms.adaptive import FedAdagrad, FedAvgM
 from raylfl.algorithms.aggregation import RULES
 from raylfl.algorithms.cafedavg import CAFedAvg
-from raylfl.algorithms.centralized import Centralized
+from raylfl.algorithms.centralized import Centralized, LocalOnly
 from raylfl.algorithms.fedacs import FedACS
 from raylfl.algorithms.fedau import FedAU
 from raylfl.algorithms.fedavg import FedAvg, FedSGD
-from raylfl.algorithms.fedavgm import FedAvgM
 from raylfl.algorithms.fedaware import FedAWARE
 from raylfl.algorithms.fedawe import FedAWE
 from raylfl.algorithms.feddyn import FedDyn
 from raylfl.algorithms.fednova import FedNova
 from raylfl.algorithms.fedprox import FedProx
-from raylfl.algorithms.fedvarp import FedVARP
 from raylfl.algorithms.focus import Focus
-from raylfl.algorithms.local_only import LocalOnly
-from raylfl.algorithms.mifa import MIFA
+from raylfl.algorithms.mifa import MIFA, FedVARP
 from raylfl.algorithms.optimal_sampling import OptimalSampling
 from raylfl.algorithms.scaffnew import Scaffnew
 from raylfl.algorithms.scaffold import Scaffold

@@ -11,8 +11,7 @@ from raylfl.algorithms.fedavg import FedAvg
 from raylfl.algorithms.fedaware import FedAWARE
 from raylfl.algorithms.fedawe import FedAWE
 from raylfl.algorithms.fedmgda import FedMGDA
-from raylfl.algorithms.fedvarp import FedVARP
-from raylfl.algorithms.mifa import MIFA
+from raylfl.algorithms.mifa import MIFA, FedVARP
 from raylfl.algorithms.optimal_sampling import OptimalSampling
 from raylfl.core import chunked_matrix, elementwise, large
 from raylfl.core.chunked_matrix import ChunkedMatrix, reorder_rows
