@@ -22,8 +22,7 @@ from raylfl.config.load import load_config
 from raylfl.diagnostics.metric_names import stated_directions
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.report import tables
-from raylfl.report.derived import default_last, main_metric
-from raylfl.report.facets import facets
+from raylfl.report.derived import default_last, facets, main_metric
 from raylfl.report.runs import Group, RunRecord, group_runs
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)*")

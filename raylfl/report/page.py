@@ -12,15 +12,13 @@ from typing import Any
 from raylfl.diagnostics.metric_names import Better, direction
 from raylfl.errors import BadConfig, BadValue, did_you_mean
 from raylfl.report import figures, tables
-from raylfl.report.derived import by_method, default_last, default_target, grows, longest, main_metric
-from raylfl.report.facets import Facet, facets
-from raylfl.report.figures import Block, Look
-from raylfl.report.overview import overview
-from raylfl.report.paired import paired
+from raylfl.report.derived import Facet, by_method, default_last, default_target, facets, grows, longest, main_metric
+from raylfl.report.figures import Block, Look, overview
 from raylfl.report.pictures import graph_pictures, participation_pictures, partition_drawer, partition_pictures
 from raylfl.report.runs import Group, RunRecord, Runs, group_runs, paths_of, read_runs
 from raylfl.report.selection import select
 from raylfl.report.sheet import Part, Sheet, folded, heading, slug
+from raylfl.report.statistics import paired
 from raylfl.report.style import method_styles, rc
 from raylfl.report.tables import ReportTable
 from raylfl.report.wording import last_text, metric_name, target_text
@@ -77,7 +75,7 @@ class Content:
         return replace(summary, columns=[known[key] for key in self.columns])
 
     def paired(self) -> ReportTable | None:
-        """The table of paired differences; None if there are no pairs to compare, see `raylfl.report.paired.paired`."""
+        """The table of paired differences; None if there are no pairs to compare."""
         return paired(self.shown, self.look.metric, self.look.last)
 
 

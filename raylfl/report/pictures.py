@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from raylfl.core.arrays import Bools, Floats, Ints
 from raylfl.diagnostics.metric_names import OF_NODES, Better, direction
 from raylfl.report import partition_plot
-from raylfl.report.facets import scenario_keys, split
+from raylfl.report.derived import scenario_keys, split
 from raylfl.report.labels import display, method_of
 from raylfl.report.participation_plot import participation_figure
 from raylfl.report.runs import Group, RunRecord

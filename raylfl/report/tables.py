@@ -14,6 +14,7 @@ from typing import Any
 from raylfl.report.derived import (
     AXES,
     BEST,
+    Facet,
     Stat,
     best,
     best_setting,
@@ -27,7 +28,6 @@ from raylfl.report.derived import (
     last_k,
     tuned_keys,
 )
-from raylfl.report.facets import Facet
 from raylfl.report.labels import canonical, display, flatten, short_keys, show_value, varying
 from raylfl.report.runs import Group, RunRecord
 from raylfl.report.wording import (

@@ -17,7 +17,7 @@ from raylfl.algorithms.focus import Focus
 from raylfl.algorithms.sfl import SFL
 from raylfl.core.arrays import Floats
 from raylfl.experiment.parts import Experiment
-from raylfl.theory import direction, focus, inconsistency, sfl
+from raylfl.theory import fedaware_rate, focus, inconsistency, sfl
 from raylfl.theory.constants import Constants, Premises
 from raylfl.theory.facts import Facts, changes, violations
 from raylfl.theory.quadratic import QuadraticProblem
@@ -28,6 +28,22 @@ FOCUS = {  # case -> the theorem of [1] about it, for stochastic and for full gr
     "PL": ("[1] Thm 5", "[1] Thm 1"),
     "non-convex": ("[1] Thm 6", "[1] Thm 1"),
 }
+
+
+def momentum_factor(experiment: Experiment, facts: Facts) -> float | None:
+    """The constant beta = (1 - alpha) p of FedAWARE's Theorem 4.1; None if the theorem does not apply.
+
+    alpha: the weight of the old momentum; p: the probability that a client takes part. The theorem needs Alg. 1
+    (normalize=false) with alpha < 1, the same p for all clients and no lost uploads. Every client must take at least
+    one local step, the same number in every round, and all clients must take part in round 0.
+    """
+    algorithm, p = experiment.algorithm, facts.takes_part
+    if not isinstance(algorithm, FedAWARE) or algorithm.normalize or algorithm.alpha == 1 or p is None:
+        return None
+    if np.ptp(p) > 0 or facts.system.failure.any() or facts.steps.min() < 1 or experiment.work.varies:
+        return None
+    everyone = algorithm.warmup == "all" or p.min() == 1
+    return (1 - algorithm.alpha) * float(p.min()) if everyone else None
 
 
 def setting_of(experiment: Experiment, facts: Facts) -> sfl.Setting:
@@ -60,7 +76,9 @@ def step_bounds(experiment: Experiment, facts: Facts, constants: Constants) -> I
         if isinstance(algorithm, FedAvg) and mu > 0 and constants.value("sigma") == 0:
             yield focus.fedavg_step(L, tau)
     yield from inconsistency.step_bounds(experiment, facts, constants)
-    yield from direction.step_bounds(experiment, facts, constants)
+    if isinstance(algorithm, FedAWARE) and (factor := momentum_factor(experiment, facts)) is not None:
+        weights, steps = experiment.world.population.weights, facts.steps.astype(np.float64)
+        yield fedaware_rate.direction_step(L, weights, steps, algorithm.gamma, factor)
 
 
 def _focus_probability(experiment: Experiment, facts: Facts) -> float:
@@ -89,7 +107,7 @@ def left_out(experiment: Experiment, facts: Facts) -> Iterator[str]:
             "[3] Theorems 1 and 3 need surrogate weights that are known and the same in every round, a cohort of fixed "
             "size, gamma = 1, and a rule whose weights have a sum of at most 1 (such as anonymous)"
         )
-    if isinstance(algorithm, FedAWARE) and direction.momentum_factor(experiment, facts) is None:
+    if isinstance(algorithm, FedAWARE) and momentum_factor(experiment, facts) is None:
         yield (
             "[4] Theorem 4.1 needs normalize = false, equal chances to take part, no lost uploads, local steps that do "
             "not change, and all clients in round 0 (algorithm.warmup=all)"
@@ -121,7 +139,7 @@ def promises(
         if any(theorem == setting.theorem for theorem, _ in inside) and constants.exact("D"):
             yield from _of_sfl(run, setting)
     yield from inconsistency.promises(run)
-    yield from direction.promises(run)
+    yield from _of_direction(run)
 
 
 def _of_focus(run: Premises) -> Iterator[Promise]:
@@ -200,3 +218,30 @@ def _of_sfl(run: Premises, setting: sfl.Setting) -> Iterator[Promise]:
     for name, value in vars(most).items():
         yield Promise(theorem, f"  of which {name.replace('_', ' ')}", value)
     yield Promise(theorem, "eval.average, for this xbar", 1 - mu * setting.effective / 2)
+
+
+def _of_direction(run: Premises) -> Iterator[Promise]:
+    """The bound of FedAWARE's Theorem 4.1, as corrected in `fedaware_rate`, on the mean of |d|^2 over the rounds.
+
+    d: the min-norm point of the clients' momenta, the direction of a server step. The bound holds as long as every
+    |grad f_i| is at most the constant G.
+    """
+    experiment, facts, constants = run.experiment, run.facts, run.constants
+    beta, theorem = momentum_factor(experiment, facts), "[4] Thm 4.1, corrected"
+    if beta is None or not isinstance(experiment.algorithm, FedAWARE) or (theorem, "non-convex") not in run.inside:
+        return
+    if not all(constants.exact(name) for name in ("A", "G", "sigma")):
+        return
+    weights, steps = experiment.world.population.weights, facts.steps.astype(np.float64)
+    L, sigma, G, gap = (constants.value(name) for name in ("L", "sigma", "G", "A"))
+    eta_l, eta, R = experiment.rule.lr, experiment.algorithm.gamma, experiment.world.rounds
+    local = fedaware_rate.local_error(eta_l, steps, weights, L=L, sigma=sigma, G=G)
+
+    def most(T: float) -> float:
+        return fedaware_rate.direction_bound(
+            eta_l, eta, T, steps=steps, weights=weights, beta=beta, gap=gap, local=local
+        )
+
+    line = Line("update/step", "bound on the mean", lambda r: eta * np.sqrt([most(k) for k in r]))
+    sense, what = "at most while |grad f_i| <= G", f"mean of |d|^2 over {R} rounds"
+    yield bound(theorem, what, most(R), (line,), proved=run.stays, sense=sense)

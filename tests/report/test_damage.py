@@ -16,8 +16,7 @@ from raylfl.cli import main
 from raylfl.errors import BadConfig
 from raylfl.report import tables
 from raylfl.report.curves import Curve, draw
-from raylfl.report.derived import main_metric
-from raylfl.report.facets import facets
+from raylfl.report.derived import facets, main_metric
 from raylfl.report.page import write_report
 from raylfl.report.partition_plot import figure as partition_figure
 from raylfl.report.pictures import participation_pictures, partition_pictures

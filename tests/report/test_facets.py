@@ -1,6 +1,6 @@
 """The selection of settings that share a picture."""
 
-from raylfl.report.facets import MAX_LINES, facets, scenario_keys, split
+from raylfl.report.derived import MAX_LINES, facets, scenario_keys, split
 from raylfl.report.runs import group_runs, load_run
 from tests.report.synthetic import rows_of, write_run
 

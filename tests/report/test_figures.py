@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from raylfl.report.facets import Facet
+from raylfl.report.derived import Facet
 from raylfl.report.figures import Look, composed, convergence, costs, diagnostics, heat_map, trends, tuning
 from raylfl.report.runs import group_runs, load_run
 from raylfl.report.style import method_styles

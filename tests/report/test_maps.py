@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from raylfl.report.derived import Stat
-from raylfl.report.facets import facets
-from raylfl.report.maps import draw_heat_map, draw_profile, heat_values
+from raylfl.report.curves import draw_heat_map, draw_profile, heat_values
+from raylfl.report.derived import Stat, facets
 from raylfl.report.runs import group_runs, load_run
 from raylfl.report.style import method_styles
 from tests.report.synthetic import rows_of, write_run

@@ -9,11 +9,10 @@ import pytest
 from scipy import stats
 
 from raylfl.errors import BadValue
-from raylfl.report.facets import facets
-from raylfl.report.paired import paired
+from raylfl.report.derived import facets
 from raylfl.report.render import to_csv, to_markdown
 from raylfl.report.runs import group_runs, load_run
-from raylfl.report.statistics import paired_test, seeds_needed
+from raylfl.report.statistics import paired, paired_test, seeds_needed
 from tests.report.synthetic import rows_of, write_run
 
 RNG = np.random.default_rng(3)

@@ -12,8 +12,7 @@ import pytest
 from rich.console import Console
 
 import raylfl
-from raylfl.report.derived import Stat
-from raylfl.report.facets import facets
+from raylfl.report.derived import Stat, facets
 from raylfl.report.render import latex, template, to_csv, to_latex, to_markdown, to_rich
 from raylfl.report.runs import group_runs, load_run
 from raylfl.report.tables import (

@@ -15,8 +15,7 @@ from raylfl.components.options import Doc
 from raylfl.core.arrays import Bools, Ints
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.links.base import Link
-from raylfl.heterogeneity.topologies.base import TOPOLOGIES, Graph
-from raylfl.heterogeneity.topologies.links_file import reading, words
+from raylfl.heterogeneity.topologies.base import TOPOLOGIES, Graph, reading, words
 from raylfl.heterogeneity.world import RunContext
 
 
