@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from raylfl.errors import BadValue
-from raylfl.heterogeneity.values import MOST
+from raylfl.heterogeneity.values import MOST, PROBABILITY
 
 
 def parse(text: str) -> Any:
@@ -123,7 +123,7 @@ def row_problem(row: Row) -> str | None:
     if not all(isinstance(received, bool) for received in row["received"]):
         return "received is not a list of true and false"
     for key in _PROBABILITIES:
-        if key in row and not (isinstance(row[key], list) and all(_probability(x) for x in row[key])):
+        if key in row and not (isinstance(row[key], list) and all(x in PROBABILITY for x in row[key])):
             return f"{key} is not a list of probabilities"
         if key in row and len(row[key]) != len(row["cohort"]):
             return (
@@ -145,7 +145,3 @@ def _decode(line: str) -> tuple[str | None, Row]:
 def _whole(values: list[Any], least: int) -> bool:
     whole = set(map(type, values)) <= {int}  # True does not count as a number
     return whole and min(values, default=least) >= least and max(values, default=least) <= MOST
-
-
-def _probability(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1

@@ -91,10 +91,6 @@ class Query:
         return keyed_uniform(self.world.seed, self.purpose, self.key, self.clients)
 
 
-def _fits_any(size: int) -> None:
-    """The check of most forms, which fit any number of clients."""
-
-
 @dataclass(frozen=True)
 class Form:
     """A parsed form.
@@ -104,7 +100,7 @@ class Form:
     """
 
     at: Callable[[Query], Floats]
-    fit: Callable[[int], None] = _fits_any
+    fit: Callable[[int], None] = lambda size: None  # most forms fit any number of clients
     varies: bool = False
 
 

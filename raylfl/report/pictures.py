@@ -25,6 +25,9 @@ from raylfl.report.wording import axis_name, is_percent, number
 from raylfl.runtime.records.lines import last_row
 
 MAX_PICTURES = 6  # largest number of figures of a kind on the page, for sweeps over many scenarios
+RECORD = "topology.jsonl"
+COLOURED = ("accuracy", "distance", "loss", "from_mean")  # metrics of nodes; the first measured one gives the colours
+WORKED = "rounds at work"
 _COMPARED = 100  # number of first rounds in which two participations are compared
 
 
@@ -113,11 +116,6 @@ def _cohorts(run: RunRecord) -> str | None:
     """The first _COMPARED cohorts, sorted: a ring's order is no other participation. None without a record."""
     rows = [sorted(zip(row["cohort"], row["received"], strict=True)) for row in run.participation[:_COMPARED]]
     return repr(rows) if rows else None
-
-
-RECORD = "topology.jsonl"
-COLOURED = ("accuracy", "distance", "loss", "from_mean")  # metrics of nodes; the first measured one gives the colours
-WORKED = "rounds at work"
 
 
 @dataclass(frozen=True)

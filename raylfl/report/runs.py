@@ -184,7 +184,7 @@ def load_run(path: str | os.PathLike[str]) -> RunRecord:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise BadValue("path", got=folder, need="a run with a readable config.yaml", hint=reason[:160]) from None
     run = RunRecord(folder, config, np.empty(0, dtype=np.int64), {}, _summary(folder / "summary.json"))
-    rows = run._rows("metrics.jsonl", _is_round)
+    rows = run._rows("metrics.jsonl", lambda row: isinstance(r := row.get("round"), int) and 0 <= r < 2**53)
     run.rounds, run.metrics = _columns(rows)
     run.nodes = _of_nodes(rows)
     run.directions = _directions(run)
@@ -327,10 +327,6 @@ def _directions(run: RunRecord) -> dict[str, Better]:
         return {**logged, **stated_directions(run.config)}
     except BadValue:  # a config that was changed by hand
         return logged
-
-
-def _is_round(row: dict[str, Any]) -> bool:
-    return isinstance(row.get("round"), int) and 0 <= row["round"] < 2**53
 
 
 def _class_counts(content: Any) -> tuple[list[str], Ints] | None:
