@@ -27,33 +27,12 @@ from tests.oracles.averaging import (
     optimal_probabilities,
     optimal_sampling,
 )
-from tests.oracles.consistency import (
-    biased_fixed_point,
-    calibrated_lr,
-    chi2,
-    expected_fixed_point,
-    fedacs_probabilities,
-    surrogate_weights,
-)
+from tests.oracles.consistency import biased_fixed_point, calibrated_lr, chi2, fedacs_probabilities, surrogate_weights
 from tests.oracles.focus import focus
 from tests.oracles.intervals import fedau, fedawe
 from tests.oracles.local import PLAIN, Local, a_norms, a_vector, local_model
-from tests.oracles.minnorm import (
-    box_min_norm,
-    fedaware,
-    fedmgda,
-    min_norm_point,
-    min_norm_weights,
-)
-from tests.oracles.problem import (
-    Array,
-    Logistic,
-    Problem,
-    Quadratics,
-    distances,
-    random_logistic,
-    random_quadratics,
-)
+from tests.oracles.minnorm import fedaware, fedmgda, min_norm_weights
+from tests.oracles.problem import Array, Logistic, Problem, Quadratics, distances, random_logistic, random_quadratics
 from tests.oracles.rounds import Round, full_rounds, random_rounds
 from tests.oracles.sequential import centralized, local_only, sfl
 from tests.oracles.variance import feddyn, fedvarp, mifa, scaffnew, scaffold
@@ -108,16 +87,13 @@ __all__ = [
     "a_norms",
     "a_vector",
     "biased_fixed_point",
-    "box_min_norm",
     "calibrated_lr",
     "chi2",
     "coefficients",
     "distances",
-    "expected_fixed_point",
     "fedacs_probabilities",
     "full_rounds",
     "local_model",
-    "min_norm_point",
     "min_norm_weights",
     "optimal_probabilities",
     "random_logistic",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.oracles.problem import Array, Quadratics
+from tests.oracles.problem import Array
 
 
 def fedacs_probabilities(w: Array, q: Array, a: Array) -> Array:
@@ -31,26 +31,6 @@ def biased_fixed_point(centres: Array, q: Array, a: Array, p: Array | None = Non
     None.
     """
     return surrogate_weights(np.full(len(q), 1 / len(q)) if p is None else p, q, a) @ centres
-
-
-def expected_fixed_point(
-    problem: Quadratics, q: Array, steps: Array, eta: float, *, mu: float = 0.0, p: Array | None = None
-) -> Array:
-    """The limit of E[x_r] of FedAvg or FedProx on quadratics at finite eta, [d] ([3] eqs. 32-36).
-
-    K_i = (I - (I - eta mu I - eta H_i)^{T_i})(H_i + mu I)^-1; x = (sum p(1-q) K_i H_i)^-1 sum p(1-q) K_i E_i,
-    with E_i the linear term. Eq. 36 prints the inverse of I - sum, the fixed point of eq. 35 is the inverse
-    of the sum. p: w if None.
-    """
-    eye = np.eye(problem.dim)
-    matrix, vector = np.zeros((problem.dim, problem.dim)), np.zeros(problem.dim)
-    for i, share in enumerate((problem.weights if p is None else p) * (1 - q)):
-        h = problem.hessians[i]
-        shrink = np.linalg.matrix_power(eye - eta * mu * eye - eta * h, int(steps[i]))
-        k = (eye - shrink) @ np.linalg.inv(h + mu * eye)
-        matrix += share * k @ h
-        vector += share * k @ problem.linear[i]
-    return np.asarray(np.linalg.solve(matrix, vector), dtype=np.float64)
 
 
 def calibrated_lr(name: str, eta: float, w: Array, q: Array, a: Array) -> float:

@@ -64,10 +64,7 @@ def updates(problem: Problem, r: Round, x: Array, local: Local) -> dict[int, Arr
 
 
 def a_vector(
-    steps: int,
-    momentum: float = 0.0,
-    prox: float = 0.0,
-    step_schedule: Callable[[int], float] | None = None,
+    steps: int, momentum: float = 0.0, prox: float = 0.0, step_schedule: Callable[[int], float] | None = None
 ) -> Array:
     """a in R^K of U = eta G a (spec, notation; FedNova; [3] sec. 2), read off as an impulse response.
 

@@ -61,25 +61,9 @@ def min_norm_weights(vectors: Array) -> Array:
     return shortest_combination(vectors, np.zeros(n), np.ones(n), vertex)
 
 
-def _root(gram: Array) -> Array:
-    """Rows V with V V^T = G."""
-    values, basis = np.linalg.eigh(gram)
-    return basis * np.sqrt(np.maximum(values, 0))
-
-
-def min_norm_point(gram: Array) -> Array:
-    """argmin lambda^T G lambda over the simplex ([4] eq. 8). gram: G [n, n]."""
-    return min_norm_weights(_root(gram))
-
-
 def _box(vectors: Array, lambda0: Array, eps: float) -> Array:
     lower, upper = np.maximum(lambda0 - eps, 0), np.minimum(lambda0 + eps, 1)
     return shortest_combination(vectors, lower, upper, lambda0)
-
-
-def box_min_norm(gram: Array, lambda0: Array, eps: float) -> Array:
-    """argmin lambda^T G lambda over the simplex with |lambda - lambda0|_inf <= eps (Hu 2022, FedMGDA+)."""
-    return _box(_root(gram), lambda0, eps)
 
 
 def fedaware(
@@ -130,13 +114,7 @@ def fedaware(
 
 
 def fedmgda(
-    problem: Problem,
-    rounds: Sequence[Round],
-    x0: Array,
-    local: Local = PLAIN,
-    *,
-    eps: float = 1.0,
-    gamma: float = 1.0,
+    problem: Problem, rounds: Sequence[Round], x0: Array, local: Local = PLAIN, *, eps: float = 1.0, gamma: float = 1.0
 ) -> History:
     """Hu 2022: u_i = U_i/|U_i|; x <- x - gamma sum lambda_i u_i, the shortest within eps of lambda0.
 

@@ -86,8 +86,7 @@ class Quadratics(Problem):
     def optimum(self) -> Array:
         """(sum w_i H_i)^-1 sum w_i b_i."""
         return np.linalg.solve(
-            np.einsum("i,ijk->jk", self.weights, self.hessians),
-            np.einsum("i,ij->j", self.weights, self.linear),
+            np.einsum("i,ijk->jk", self.weights, self.hessians), np.einsum("i,ij->j", self.weights, self.linear)
         )
 
 
