@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.core.user_modules import CLASSES, Dense, Net
+from tests.core.user_modules import CLASSES, Dense, Net, Proximal
 
 
 class Branches(Dense):
@@ -47,16 +47,6 @@ class ArraysInBackward(Dense):
         return NumpyGradient.apply(super().forward(x))
 
 
-class ListsInHook(Dense):
-    """A gradient that is halved where it has a large entry."""
-
-    def forward(self, x):
-        x = super().forward(x)
-        if x.requires_grad:
-            x.register_hook(lambda g: g / 2 if max(map(max, g.tolist())) > 10 else g)  # here
-        return x
-
-
 class Applies(Dense):
     """Reads each value by a function of Python, which may count large ones."""
 
@@ -90,11 +80,6 @@ class LearnedMask(Dense):
 
     def forward(self, x):
         return super().forward(x.masked_fill(x > 0.2, self.token))  # here
-
-
-class LearnedMaskByName(LearnedMask):
-    def forward(self, x):
-        return Dense.forward(self, x.masked_fill(x > 0.2, value=self.token))  # here
 
 
 class Masked(Dense):
@@ -243,3 +228,23 @@ class Texts(Dense):
 class Spectral(Dense):
     def forward(self, x):
         return super().forward(torch.fft.fft(x).real)  # here
+
+
+class WritesAnchors(Proximal):
+    def training_step(self, batch, batch_idx):
+        self.anchors[0].mul_(0.9)
+        return super().training_step(batch, batch_idx)
+
+
+class AnchoredInBatch(Proximal):
+    """A module whose batches are views of one of its attributes."""
+
+    def build(self):
+        super().build()
+        self.data = torch.randn(9, *self.shape)
+
+    def batch(self, size):
+        return self.data[:size], torch.arange(size) % 5
+
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx) + self.data.mean() * self.out.bias.sum()

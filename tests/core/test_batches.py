@@ -108,16 +108,6 @@ def test_a_single_clients_batches_do_not_depend_on_how_many_are_gathered_at_once
         np.testing.assert_array_equal(x[:, 0, 0, 0], 6 * y)
 
 
-def test_each_client_of_a_cohort_gets_the_batches_that_it_gets_alone():
-    clients, sizes, steps = [3, 0, 1], [7, 4, 5], [6, 6, 6]
-    together = cohort(clients, sizes, steps)
-    for t in range(6):
-        for k, batch in zip([0, 1, 2], together(t, [0, 1, 2]), strict=True):
-            (alone,) = cohort([clients[k]], [sizes[k]], [6])(t, [0])
-            assert batch.content[1].tolist() == alone.content[1].tolist()
-    assert [b.content[1].tolist() for b in together.full()] == [SHARDS[c].tolist() for c in clients]
-
-
 @pytest.mark.parametrize("steps", [[5, 5, 5], [5, 2, 4]])
 def test_clients_of_equal_sizes_are_gathered_at_once_with_the_same_samples(steps):
     shards = [np.arange(0, 11), np.arange(20, 31), np.arange(40, 51)]

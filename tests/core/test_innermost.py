@@ -11,7 +11,8 @@ from torch.func import functional_call
 
 from raylfl.config.load import load_config
 from raylfl.core.flat import FlatModule
-from raylfl.errors import BadConfig
+from raylfl.core.oracle import Batch, LoopOracle
+from raylfl.core.vectorized import VectorizedOracle
 from raylfl.experiment.assemble import assemble
 from raylfl.models import MODELS
 from raylfl.replay.innermost.steps import InnermostSteps
@@ -86,6 +87,60 @@ def test_loss_and_gradient_are_those_of_autograd(build, dtype, tolerance):
         assert float(loss) == pytest.approx(float(expected.detach()), rel=tolerance)
         assert float((row - gradient).norm()) <= tolerance * float(gradient.norm())
         assert torch.equal(content[0], kept)
+
+
+NETWORKS = {
+    "a pool that keeps a part of a window": (
+        (1, 9, 9),
+        lambda: [nn.MaxPool2d(2, ceil_mode=True), nn.Flatten(), nn.Linear(25, 4)],
+    ),
+    "a dilated convolution": (
+        (1, 9, 9),
+        lambda: [nn.Conv2d(1, 3, 3, dilation=2), nn.ReLU(), nn.Flatten(), nn.Linear(75, 4)],
+    ),
+    "a strided convolution": (
+        (1, 9, 9),
+        lambda: [nn.Conv2d(1, 3, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(48, 4)],
+    ),
+    "a grouped convolution": ((2, 7, 7), lambda: [nn.Conv2d(2, 4, 3, groups=2), nn.Flatten(), nn.Linear(100, 4)]),
+    "a circular convolution": (
+        (1, 7, 7),
+        lambda: [nn.Conv2d(1, 2, 3, padding=1, padding_mode="circular"), nn.Flatten(), nn.Linear(98, 4)],
+    ),
+    "no biases": (
+        (1, 7, 7),
+        lambda: [nn.Conv2d(1, 2, 3, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(50, 4, bias=False)],
+    ),
+    "a padded pool": (
+        (1, 8, 8),
+        lambda: [nn.Conv2d(1, 2, 3), nn.MaxPool2d(2, padding=1), nn.Flatten(), nn.Linear(32, 4)],
+    ),
+    "a dilated pool": (
+        (1, 8, 8),
+        lambda: [nn.Conv2d(1, 2, 3), nn.MaxPool2d(2, 1, dilation=2), nn.Flatten(), nn.Linear(32, 4)],
+    ),
+    "a pool whose windows overlap": (
+        (1, 8, 8),
+        lambda: [nn.Conv2d(1, 2, 3), nn.MaxPool2d(3, 1), nn.Flatten(), nn.Linear(32, 4)],
+    ),
+    "two rows kept by Flatten": (
+        (3, 5),
+        lambda: [nn.Flatten(start_dim=1), nn.Linear(15, 6), nn.ReLU(), nn.Linear(6, 4)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_other_layers_have_autograds_gradients_whether_they_are_translated_or_not(name):
+    shape, layers = NETWORKS[name]
+    flat = FlatModule(Net(*layers()), torch.float64, CPU)
+    content = batch(12, shape, torch.float64, classes=4)
+    expected = flat.backward(flat.module.training_step(content, 0))
+    alone = LoopOracle(flat, innermost=InnermostSteps(flat.module))
+    for oracle, count in ((alone, 1), (VectorizedOracle(flat), 3)):
+        _, rows = oracle.gradients(flat.params.repeat(count, 1), [Batch(content, 12)] * count, lambda c: 0)
+        for row in rows:
+            torch.testing.assert_close(row, expected, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("build", [lenet, padded, overlapping, pooled_first])
@@ -217,40 +272,6 @@ def test_the_bits_do_not_depend_on_what_was_computed_before():
         loss = taken(flat, used, content, row)
         assert torch.equal(loss, taken(flat, fresh, content, again))
         assert torch.equal(row, again)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "layout"),
-    [
-        (["model.name=lenet5"], "batch_last"),
-        (["model.name=lenet5", "dtype=float64"], "contiguous"),
-        (["model.name=lenet5", "dtype=float64", "runtime.layout=batch_last"], "batch_last"),
-        (["model.name=lenet5", "runtime.layout=channels_last"], "channels_last"),
-        (["model.name=lenet5", "runtime.layout=contiguous"], "contiguous"),
-        (["model.name=lenet5", "local.optimizer=module"], "contiguous"),
-        (["model.name=lenet5", "runtime.vectorize=always"], "channels_last"),
-        (["model.name=lenet5", "local.batch_size=50"], "batch_last"),
-        (
-            ["model.name=lenet5", "data.init_args={shape: [3, 32, 32], num_train: 400}", "local.batch_size=32"],
-            "batch_last",
-        ),
-        (
-            ["model.name=lenet5", "data.init_args={shape: [3, 32, 32], num_train: 400}", "local.batch_size=33"],
-            "channels_last",
-        ),
-        (["model.name=cnn_sfl"], "channels_last"),  # its second convolution has 32 input channels
-        (["model.name=cnn_sfl", "runtime.layout=batch_last"], "batch_last"),
-        (["model.name=logistic"], "contiguous"),
-    ],
-)
-def test_the_layout_follows_from_the_config(overrides, layout):
-    assert worker(overrides).layout == layout
-
-
-def test_a_layout_that_a_model_cannot_have_is_refused():
-    message = r"runtime.layout=batch_last, but ResNet18 here does not take steps that can be translated"
-    with pytest.raises(BadConfig, match=message):
-        worker(["model.name=resnet18", "runtime.layout=batch_last"])
 
 
 def worker(overrides):

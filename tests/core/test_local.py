@@ -11,7 +11,6 @@ from raylfl.core.algorithm import Work
 from raylfl.core.local import run_local
 from raylfl.core.local_rule import LocalRule, Schedule, a_norm, a_vector
 from raylfl.core.oracle import Batch
-from raylfl.errors import BadValue
 from raylfl.testing import FunctionOracle
 
 D = 4
@@ -90,34 +89,6 @@ def test_norms_are_sums_over_the_vectors_of_each_number_of_steps(mu, momentum, s
     rule, steps = LocalRule(lr_schedule=Schedule(schedule, 0.8, 2.0), momentum=momentum), [3, 0, 1, 7, 3]
     expected = [a_vector(k, rule, 0.1, mu).sum() for k in steps]
     np.testing.assert_allclose(a_norm(steps, rule, 0.1, mu), expected, rtol=1e-14)
-
-
-SCHEDULES = {  # f(0), f(1), f(2), ... with decay 0.8 and period 2
-    "constant": lambda k: np.ones(len(k)),
-    "exponential": lambda k: 0.8**k,
-    "sqrt": lambda k: (1 + k / 2) ** -0.5,
-}
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_a_schedule_has_its_closed_form_over_rounds_and_its_step_variant_over_steps(name):
-    k = np.arange(7)
-    rounds, steps = Schedule(name, 0.8, 2.0), Schedule(f"step_{name}" if name != "constant" else name, 0.8, 2.0)
-    np.testing.assert_allclose([rounds.over_rounds(r) for r in k], SCHEDULES[name](k), rtol=1e-14)
-    np.testing.assert_allclose([steps.over_steps(t) for t in k], SCHEDULES[name](k), rtol=1e-14)
-    assert [rounds.over_steps(t) for t in k] == [1.0] * 7
-    assert [steps.over_rounds(r) for r in k] == [1.0] * 7
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.integers(1, 8), st.floats(0, 0.95), st.sampled_from(["constant", "step_exponential", "step_sqrt"]))
-def test_updates_are_eta_times_gradients_times_a(steps, momentum, schedule):
-    """The definition itself: U = eta G a, on gradients that do not depend on x."""
-    rule = LocalRule(0.1, Schedule(schedule, decay=0.8, period=2.0), momentum)
-    gradients = torch.randn(steps, D, generator=torch.Generator().manual_seed(steps), dtype=torch.float64)
-    ours = solve(lambda client, x, r, t: gradients[t], [steps], rule, 0.1, torch.zeros(D, dtype=torch.float64))
-    a = torch.from_numpy(a_vector(steps, rule, 0.1))
-    torch.testing.assert_close(ours.uploads["update"][0], 0.1 * a @ gradients, rtol=1e-10, atol=1e-12)
 
 
 class Workspaces(FunctionOracle):
@@ -209,26 +180,3 @@ def test_losses_and_sample_counts_are_each_clients_own_at_unequal_steps(steps):
     lasts = np.where(k > 0, 10 * clients + k - 1.0, np.nan)
     lasts[3] = 31.0  # the last finite one
     np.testing.assert_array_equal(result.tally.last_losses, lasts)
-
-
-def test_a_client_gets_the_same_bits_alone_and_in_any_cohort():
-    gradient, rule = problem(3), LocalRule(0.05, momentum=0.5)
-    x0 = torch.ones(D, dtype=torch.float64)
-    together = solve(gradient, [3, 5, 1, 5], rule, 0.05, x0).uploads["update"]
-    for client, steps in enumerate([3, 5, 1, 5]):
-        alone = solve(lambda _, x, r, t, c=client: gradient(c, x, r, t), [steps], rule, 0.05, x0).uploads["update"]
-        assert torch.equal(together[client], alone[0])
-
-
-@pytest.mark.parametrize(
-    ("options", "key"),
-    [
-        ({"lr": 0.0}, "lr"),
-        ({"momentum": 1.0}, "momentum"),
-        ({"weight_decay": -1.0}, "weight_decay"),
-        ({"clip_norm": 0.0}, "clip_norm"),
-    ],
-)
-def test_impossible_rules_are_refused_by_key(options, key):
-    with pytest.raises(BadValue, match=f"{key}="):
-        LocalRule(**options)

@@ -7,9 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from raylfl.replay.proof import same_bits
-from raylfl.replay.recorded.calls import Call, Slot
-from raylfl.replay.recorded.merged import JOINED, SAFE_SOFTMAX, Function, Mask, safe_softmax, same_draws, stack_parts
+from raylfl.replay.recorded.merged import Mask, same_draws
 from tests.core.test_recorded import check_bits
 from tests.core.user_modules import CLASSES, Net
 
@@ -36,28 +34,6 @@ def test_checking_that_masks_are_equal_draws_nothing():
     torch.manual_seed(5)
     same_draws(0.7, 0.7, torch.float32)
     assert torch.equal(torch.rand(4), expected)
-
-
-@pytest.mark.parametrize("masked", [0, 1, 6])
-def test_the_softmax_of_masked_rows_is_torchs_own(masked):
-    x = torch.randn(4, 6, 9)
-    x[1, :masked] = -torch.inf
-    x[2, 0, 0] = torch.inf
-    assert torch.equal(safe_softmax(x, -1).nan_to_num(-1), torch.ops.aten._safe_softmax(x, -1).nan_to_num(-1))
-
-
-def test_only_masks_draw():
-    """A step without random numbers is replayed without their bookkeeping."""
-    mask = Function("mask", torch.relu, draws=True)
-    calls = [Call(function, (Slot(0),), {}, Slot(1)) for function in (mask, SAFE_SOFTMAX, JOINED)]
-    assert [call.draws for call in calls] == [True, False, False]
-
-
-def test_joined_parts_are_their_sum_with_zeros():
-    """The cases include -0, which becomes 0 when 0 is added, and other dimensions."""
-    parts = [torch.randn(4, 5).clamp(max=0).mul(-1.0), torch.randn(4, 5), torch.full((4, 5), -0.0)]
-    whole = sum(torch.ops.aten.select_backward(part, [4, 3, 5], 1, k) for k, part in enumerate(parts))
-    assert same_bits(stack_parts(parts, 1), whole)
 
 
 class Masked(Net):

@@ -22,13 +22,11 @@ REFUSED = {
     refused.Lists: "takes a tensor's values or memory out of torch (`.tolist`), in line ",
     refused.Arrays: "takes a tensor's values or memory out of torch (`.numpy`), in line ",
     refused.ArraysInBackward: "takes a tensor's values or memory out of torch (`.numpy`), in line ",
-    refused.ListsInHook: "takes a tensor's values or memory out of torch (`.tolist`), in line ",
     refused.Applies: "takes a tensor's values or memory out of torch (`.apply_`), in line ",
     refused.Prints: "takes a tensor's values or memory out of torch (`.__repr__`), in line ",
     refused.Splits: "splits a tensor at positions that depend on values (`tensor_split`), in line ",
     refused.Products: REPLAYED + "gradient of `first.weight` differs by ",
     refused.LearnedMask: "cannot|" + REPLAYED,
-    refused.LearnedMaskByName: "cannot|" + REPLAYED,
     refused.Masked: "shapes depend on values (`index`), in line ",
     refused.WrittenMask: "shapes depend on values (`index`), in line ",
     refused.Packed: "shapes depend on values|reads a tensor's values",
@@ -46,6 +44,7 @@ REFUSED = {
     refused.ReplacesData: "changes the parameter `last.bias` in place",
     refused.Texts: "gets batches that hold more than tensors (str)",
     refused.Spectral: "uses a sparse, complex or quantised tensor",
+    refused.WritesAnchors: "changes the module's attribute `anchors`",
     users.CheckpointedDropout: REPLAYED,
     users.FrozenEncoder: REPLAYED + "loss differs by ",
 }
@@ -58,6 +57,13 @@ def test_what_no_recording_can_stand_for_is_refused_and_taken_by_autograd(kind):
     assert replayed == 0
     line = re.search("in line ([0-9]+) of refused_modules.py", recorded.refusal)
     assert line is None or linecache.getline(refused.__file__, int(line[1])).endswith("# here\n")
+
+
+def test_a_step_that_uses_a_tensor_whose_memory_the_batches_share_is_refused():
+    _, recorded = steps_of(module := refused.AnchoredInBatch())
+    for _ in range(4):
+        recorded.take(module.batch(4))
+    assert "uses a tensor that shares memory with the batch" in recorded.refusal
 
 
 def test_a_logged_object_is_named():

@@ -65,15 +65,6 @@ def test_nothing_has_no_sum():
         tree_sum(torch.zeros(0, 3))
 
 
-def test_a_table_saves_its_rows_alone_and_shows_none_of_no_clients():
-    table = Table(torch.zeros(2))
-    for client in range(5):
-        table.write([client], torch.full((1, 2), float(client)))
-    saved = table.state_dict()["rows"]
-    assert saved.untyped_storage().nbytes() == saved.nbytes == 5 * 2 * 4
-    assert tuple(table.rows([]).shape) == (0, 2)
-
-
 @given(st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=4, unique=True), max_size=12))
 def test_a_table_remembers_the_last_row_of_each_client(writes):
     table, expected = Table(torch.zeros(2)), {}

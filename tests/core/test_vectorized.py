@@ -195,14 +195,6 @@ def _widened(linear):
     return lambda inputs, outputs: linear(inputs, 10 if outputs == 4 else outputs)
 
 
-def test_a_vectorised_run_is_the_loop_run_up_to_rounding(runs, digits_net):
-    name = "algorithm.name=scaffold"
-    vectorised = run(runs, "Net", name, "runtime.micro_cohort=2")
-    loop = run(runs, "Net", name, "runtime.vectorize=never")
-    torch.testing.assert_close(vectorised.params, loop.params, rtol=1e-9, atol=1e-11)
-    assert not torch.equal(vectorised.params, torch.zeros_like(vectorised.params))
-
-
 def test_a_model_that_vmap_refuses_runs_client_by_client(runs, digits_net):
     torch.testing.assert_close(
         run(runs, "Branching").params, run(runs, "Branching", "runtime.vectorize=never").params, rtol=0, atol=0
