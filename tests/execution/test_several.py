@@ -37,13 +37,8 @@ def test_a_second_call_finds_the_runs_of_the_first(runs):
 
 
 def test_another_config_is_another_run(runs):
-    made = [
-        raylfl.run([TINY], [*runs, *change])[0].run_dir
-        for change in ([], ["seed=3"], ["rounds=7"], ["local.lr=0.06"], ["eval.every=1"], ["checkpoint.best=test/loss"])
-    ]
-    assert len(set(made)) == 6
-    configs = [load_config(folder / "config.yaml").resolved for folder in made]
-    assert all(config != configs[0] for config in configs[1:])
+    changes = ([], ["seed=3"], ["rounds=7"], ["local.lr=0.06"], ["eval.every=1"], ["checkpoint.best=test/loss"])
+    assert len({store.plan(load_config(TINY, [*runs, *change])).path for change in changes}) == 6
 
 
 def test_the_way_of_computing_makes_no_new_run(runs):

@@ -26,12 +26,7 @@ from raylfl.runtime.workers.worker import Worker
 aten = torch.ops.aten
 MOVES = (aten._to_copy.default, aten.copy_.default)
 INDEXED = (aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default)
-READS = (
-    aten._local_scalar_dense.default,
-    aten.equal.default,
-    aten.masked_select.default,
-    aten.nonzero.default,
-)
+READS = (aten._local_scalar_dense.default, aten.equal.default, aten.masked_select.default, aten.nonzero.default)
 waits: list[str] = []
 
 
@@ -161,12 +156,6 @@ def run_there(config: Any, overrides: Sequence[str]) -> Any:
     place = device()
     with mock.patch("raylfl.runtime.workers.worker.devices", return_value=(place, nullcontext)), Simulation():
         return raylfl.run(config, overrides)
-
-
-def waits_there(config: Any, overrides: Sequence[str]) -> list[str]:
-    """The waits of the run on the device."""
-    run_there(config, overrides)
-    return list(waits)
 
 
 def waits_of_launches(config: Any, overrides: Sequence[str]) -> list[list[str]]:

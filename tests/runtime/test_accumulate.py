@@ -8,13 +8,9 @@ from lightning.pytorch import LightningModule
 from torch import nn
 
 import raylfl
-from raylfl.algorithms import ALGORITHMS
-from raylfl.config.load import load_config
 from raylfl.core.batches import BatchOrders
 from raylfl.errors import BadConfig
-from tests.runtime.faults import options_of
 from tests.runtime.tiny import OWNED, Points
-from tests.shares import one_in
 
 LOCAL = {"epochs": 2, "batch_size": 4, "accumulate": 2, "lr": 0.1}  # ten samples: batches 0 1, 2 | 3 4, 5 | ...
 STEPS = [[0, 1], [2], [3, 4], [5]]
@@ -139,19 +135,14 @@ TWINS = {**CONFIG, "model": {"class_path": "tests.runtime.test_accumulate.Plain"
 TWINS |= {"participation": {"name": "uniform", "size": 4}, "link": {"name": "bernoulli", "q": 0.3}}
 
 
-@pytest.mark.parametrize("algorithm", one_in(6, [entry.name for entry in ALGORITHMS]))
-def test_every_algorithm_has_the_run_of_batches_as_large_as_all_parts(runs, algorithm):
-    """The same samples in a step, so the same gradient but for its rounding; ten samples are four, four and two."""
-    config = {**TWINS, "algorithm": options_of(algorithm)}
-    if ALGORITHMS.get(algorithm).cls.pattern.peers or algorithm in ("centralized", "local_only"):
-        config = {**config, "participation": {"name": "full"}, "link": {"name": "perfect"}}
-    parts = raylfl.run(config, [*runs, "local.batch_size=2", "local.accumulate=2"])
-    large = raylfl.run(config, [*runs, "local.batch_size=4", "local.accumulate=1"])
+@pytest.mark.parametrize("method", ["{name: scaffold, option: 1}", "fedaware"])
+def test_parts_of_a_step_have_the_run_of_batches_as_large_as_all_of_them(runs, method):
+    """Also where a method asks for the gradient of all samples; ten samples are four, four and two."""
+    parts, large = (
+        raylfl.run(TWINS, [*runs, f"algorithm={method}", f"local.batch_size={4 // k}", f"local.accumulate={k}"])
+        for k in (2, 1)
+    )
     torch.testing.assert_close(parts.params, large.params, rtol=1e-9, atol=1e-11)
-    for row, other in zip(parts.metrics, large.metrics, strict=True):
-        for name in ("cost/local_steps", "cost/gradients", "cost/uplink_floats"):
-            assert row[name] == other[name]
-        assert row["train/loss"] == pytest.approx(other["train/loss"], rel=1e-9)
 
 
 DRAWN = ["local.sampling=with_replacement", "local.epochs=null", "local.steps=3", "runtime.vectorize=always"]
@@ -168,9 +159,3 @@ def test_hooks_of_single_batches_are_refused(runs):
     config = {**CONFIG, "model": {"class_path": "tests.runtime.test_accumulate.Hooked"}}
     with pytest.raises(BadConfig, match=r"local\.accumulate=2, but must be 1: Hooked has on_train_batch_end"):
         raylfl.run(config, runs)
-
-
-@pytest.mark.parametrize("value", [0, 1.5])
-def test_the_number_of_batches_is_a_whole_number_from_one_on(value):
-    with pytest.raises(BadConfig, match=r"local\.accumulate"):
-        load_config(CONFIG, [f"local.accumulate={value}"])

@@ -94,22 +94,3 @@ def test_a_run_equals_the_oracle_on_its_own_trace(runs, name, options, participa
 def problem_distance(problem, x):
     optimum = problem.optimum()
     return np.linalg.norm(x - optimum) / np.linalg.norm(optimum)
-
-
-def test_fedacs_samples_by_its_formula_and_is_consistent(runs):
-    result = configured(runs, "fedacs", {}, UNIFORM)
-    rows = [json.loads(line) for line in (result.run_dir / "participation.jsonl").read_text().splitlines()]
-    q, a = np.linspace(0, 0.4, CLIENTS), np.array([1, 2, 3, 4, 5, 2.0])
-    p = 1 / ((1 - q) * a)
-    for row in rows:
-        np.testing.assert_allclose(row["p"], (p / p.sum())[row["cohort"]], rtol=1e-12)
-        assert sum(row["draws"]) == 3
-    assert all(m["inconsistency/chi2"] == pytest.approx(0, abs=1e-20) for m in result.metrics)
-
-
-def test_fedavgs_inconsistency_is_that_of_its_surrogate(runs):
-    result = configured(runs, "fedavg", {"aggregate": "anonymous"}, REPLACED)
-    omega = (1 - np.linspace(0, 0.4, CLIENTS)) * np.array([1, 2, 3, 4, 5, 2.0])
-    omega /= omega.sum()
-    expected = ((1 / CLIENTS - omega) ** 2 / omega).sum()
-    assert all(m["inconsistency/chi2"] == pytest.approx(expected, rel=1e-12) for m in result.metrics)

@@ -117,17 +117,6 @@ def test_objects_of_libraries_are_left_alone():
     assert module.logger.level == logging.ERROR
 
 
-def test_parameters_and_modes_are_left_alone():
-    module = Whole()
-    attributes = Attributes(module)
-    nn.init.constant_(module.layer.weight, 3.0)
-    module.eval()
-    attributes.restore()
-    assert bool((module.layer.weight == 3.0).all())
-    assert not module.training
-    assert not module.inner.training
-
-
 def test_metric_objects_are_reset_and_those_within_others_by_them():
     module = Whole()
     module.mean, module.many = MeanMetric(), MetricCollection({"a": MeanMetric()})

@@ -130,14 +130,6 @@ def test_clients_that_keep_their_buffers_keep_all_that_a_state_dict_holds(tmp_pa
     assert result.metrics[-1]["cost/uplink_floats"] == 3 * 6 * len(result.params)
 
 
-def test_the_single_client_that_owns_all_data_has_every_buffer_of_the_plain_loop(tmp_path):
-    result = raylfl.run(
-        FULL, [f"logging.dir={tmp_path}", "algorithm=centralized", "local.batch_size=10"], model=Everything
-    )
-    assert result.module.usual.num_batches_tracked == 12
-    assert result.module.steps == 12
-
-
 def test_a_buffer_that_changes_and_does_not_travel_is_named_at_the_start(tmp_path):
     result = raylfl.run(FULL, [f"logging.dir={tmp_path}", "rounds=0"], model=Everything)
     lines = [line for line in (result.run_dir / "log.txt").read_text().splitlines() if "does not travel" in line]

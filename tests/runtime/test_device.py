@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from benchmarks.gpu import main
 from raylfl.algorithms import ALGORITHMS
+from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.core.algorithm import Algorithm
+from raylfl.errors import BadConfig
+from raylfl.runtime.workers.module import devices
 from raylfl.startup import lazy_imports
 from tests.runtime import simulated
 from tests.runtime.faults import options_of
 from tests.runtime.test_run import DIGITS, QUADRATICS
-from tests.runtime.tiny import TINY
+from tests.runtime.tiny import PERFECT, TINY
 from tests.shares import one_in
 
 MLP = "model={name: mlp, init_args: {in_shape: [1, 8, 8], num_classes: 10}}"
-UNEQUAL = ["local.steps={uniform: [1, 5]}", "local.momentum=0.9", "local.clip_norm=1.0", "local.weight_decay=0.01"]
+MOVING = ["local.momentum=0.9", "local.clip_norm=1.0", "local.weight_decay=0.01"]
+UNEQUAL = ["local.steps={uniform: [1, 5]}", *MOVING]
+KINDS = [(name, how) for name in ("fedavg", "scaffold", "focus", "fedaware") for how in ("always", "never")]
 AUGMENTED = [
     "data.class_path=tests.runtime.modules.Augmented",
     "model={name: mlp, init_args: {in_shape: [2, 8, 8], num_classes: 10}}",
@@ -69,10 +75,6 @@ def run_on_both(process, config, overrides):
     return process.submit(simulated.run_on_both, config, overrides).result()
 
 
-def waits_there(process, config, overrides):
-    return process.submit(simulated.waits_there, config, overrides).result()
-
-
 def assert_same(results):
     here, there = results["params"]
     np.testing.assert_allclose(there, here, rtol=1e-4, atol=1e-5 * np.abs(here).max())
@@ -111,35 +113,22 @@ def test_every_kind_of_local_work_works_on_a_device(process, runs, case):
     assert_same(run_on_both(process, config, [*runs, "rounds=2", *overrides]))
 
 
-def beyond(many, few):
-    """Waits of many steps that few steps do not have."""
-    return dict(Counter(many) - Counter(few))
+NOISY = [*MOVING, "model={class_path: tests.runtime.modules.Noisy}", "runtime.micro_cohort=2"]
+LAUNCHED = {
+    **{
+        f"{name}, {how}": (DIGITS, [*NOISY, f"algorithm.name={name}", f"runtime.vectorize={how}"])
+        for name, how in KINDS
+    },
+    "samples one by one": (PERFECT, ["data.class_path=tests.runtime.tiny.Items"]),
+    "images that are augmented": CASES["images that are augmented"],
+}
 
 
-@pytest.mark.parametrize(("algorithm", "vectorize"), [("focus", "always"), ("scaffold", "never")])
-def test_local_steps_never_wait_for_the_device(process, runs, algorithm, vectorize):
-    """Six local steps wait no more often than two, except for comparisons with the reference."""
-    settings = [*runs, MLP, f"algorithm.name={algorithm}", f"runtime.vectorize={vectorize}"]
-    settings += ["runtime.micro_cohort=3", "local.momentum=0.9", "local.clip_norm=1.0", "rounds=2"]
-    few, many = (waits_there(process, DIGITS, [*settings, f"local.steps={k}"]) for k in (2, 6))
-    assert few  # uploads, at the least
-    assert not beyond(many, few)
-
-
-@pytest.mark.parametrize("case", ["samples one by one", "images that are augmented"])
-def test_local_steps_never_wait_for_a_batch_on_its_way_to_the_device(process, runs, case):
-    config, settings = CASES[case]
-    few, many = (waits_there(process, config, [*runs, *settings, f"local.steps={k}"]) for k in (2, 6))
-    assert not beyond(many, few)
-
-
-@pytest.mark.parametrize("vectorize", ["always", "never"])
-@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "focus", "fedaware"])
-def test_the_launch_of_local_work_waits_for_nothing(process, runs, algorithm, vectorize):
-    """So that the host goes on; also for several tasks, buffers, client states, norms and sums of uploads."""
-    model = "model={class_path: tests.runtime.modules.Noisy}"
-    settings = [*runs, model, f"algorithm.name={algorithm}", f"runtime.vectorize={vectorize}", "runtime.micro_cohort=2"]
-    launches = process.submit(simulated.waits_of_launches, DIGITS, [*settings, "rounds=3"]).result()
+@pytest.mark.parametrize("case", LAUNCHED)
+def test_the_launch_of_local_work_waits_for_nothing(process, runs, case):
+    """So that the host goes on; also for several tasks, buffers, client states, norms, sums of uploads and batches."""
+    config, settings = LAUNCHED[case]
+    launches = process.submit(simulated.waits_of_launches, config, [*runs, *settings, "rounds=3"]).result()
     assert len(launches) >= 3
     assert not any(launches)
 
@@ -149,6 +138,13 @@ def test_the_simulated_device_refuses_and_waits(process):
     assert process.submit(simulated.mix).result() == "expected all tensors to be on the same device"
     waits = process.submit(simulated.look).result()
     assert [wait.split(" in ")[0] for wait in waits] == ["aten._to_copy.default", "aten._local_scalar_dense.default"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_worker_with_a_gpu_whose_torch_finds_none_names_the_remedy():
+    setup = SimpleNamespace(runtime=RuntimeConfig(gpus_per_worker=1), dtype="float32")
+    with pytest.raises(BadConfig, match=r"gpus_per_worker=1, but torch \S+ .*, or set runtime.gpus_per_worker=0$"):
+        devices(setup)
 
 
 # -- the benchmark of a GPU: every part runs, and its verdicts can fail ------------------------------------------------

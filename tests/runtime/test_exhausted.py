@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import errno
 import os
-import re
 import shutil
 import subprocess
 import time
@@ -13,7 +12,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-import yaml
 from ray.exceptions import OutOfDiskError
 
 from raylfl.config.load import load_config
@@ -22,11 +20,10 @@ from raylfl.experiment.assemble import assemble
 from raylfl.runtime.records import run_dir
 from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.runtime.session import write_records
-from tests.runtime.faults import carry_out, checkpoints, finished, killed, log_of, outcome, strike
+from tests.runtime.faults import carry_out, checkpoints, killed, log_of, outcome, strike
 from tests.runtime.tiny import FOCUS
 from tests.runtime.tiny import ONE_BY_ONE as TINY
 from tests.shares import one_in
-from tests.test_cli import TIME
 
 HUNGRY = """
 def limit(phase, r):
@@ -52,22 +49,6 @@ def test_memory_that_runs_out_costs_no_checkpoint(tmp_path, clean, forked, phase
     carry_out(FOCUS, tmp_path / "run", resume=True)
     assert "damaged" not in log_of(tmp_path / "run")
     assert outcome(tmp_path / "run") == clean
-
-
-@pytest.mark.exhaustive  # of the message see test_worker_pool.py, of workers that keep dying test_lost_parts.py
-def test_workers_without_memory_end_a_run_on_ray_with_one_message(tmp_path, command, monkeypatch):
-    """Ray takes any use of memory for too much, and ends the actors as often as they start."""
-    monkeypatch.setenv("RAY_memory_usage_threshold", "0.001")
-    path = tmp_path / "tiny.yaml"
-    path.write_text(yaml.safe_dump({**TINY, "logging": {"report": False, "dir": str(tmp_path / "runs")}}))
-    ray = ["runtime.backend=ray", "runtime.cpus_per_worker=0.5", "runtime.object_store_mb=80"]
-    code, out, err = finished(command("run", str(path), *ray, "runtime.workers=1"))
-    said = [line for line in err.splitlines() if "was lost (" not in line]
-    assert code == 1
-    assert re.match(r"raylfl: .*memory was almost full; a lower runtime.workers needs less", said[0])
-    assert re.match(r"raylfl: raylfl resume \S+ continues it$", said[1])
-    assert not said[2:]
-    assert all(re.match(rf"{TIME} (getting ready|fedavg|waiting for 1 worker)", line) for line in out.splitlines()), out
 
 
 class Backwards(datetime.datetime):
@@ -182,34 +163,6 @@ def test_a_disk_that_fills_with_spilled_objects_leaves_a_checkpoint_of_the_previ
     assert checkpoints(tmp_path / "full") == ["round_000003"]
     carry_out(FOCUS, tmp_path / "full", ["checkpoint.every=0"], resume=True)
     assert outcome(tmp_path / "full") == clean
-
-
-LIMITED = """
-from raylfl.errors import RaylflError
-
-def limit(phase, r):
-    if (phase, r) == ("log", 3):
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, resource.RLIM_INFINITY))
-
-try:
-    carry_out(FOCUS, Path({folder!r}), fault=limit)
-except RaylflError as error:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    print(error)
-"""
-
-
-@pytest.mark.parametrize("size", one_in(2, [700, 0]))
-def test_files_that_may_not_grow_cost_no_checkpoint(tmp_path, clean, forked, size):
-    """A quota, by the system's own limit on the size of files: every kind of file meets it at some size."""
-    said = forked(LIMITED.format(folder=str(tmp_path / "run"), size=size))
-    assert "could not be written" in said
-    assert "(File too large)" in said
-    assert "free some space" in said
-    assert checkpoints(tmp_path / "run")[-1] in ("round_000003", "round_000004")
-    carry_out(FOCUS, tmp_path / "run", resume=True)
-    assert outcome(tmp_path / "run") == clean
 
 
 def test_a_directory_that_became_read_only_is_refused_and_resumed_once_writable(disk, tmp_path, clean):

@@ -7,10 +7,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-import yaml
 
 import raylfl
-from raylfl.cli import main
 from raylfl.errors import CodeExited, RaylflError, exits_as_errors, own_code
 from raylfl.testing.runs import Killed
 from tests.runtime.tiny import TINY, Net
@@ -66,36 +64,6 @@ def test_an_exit_of_a_module_is_an_error_that_is_named(end, hook, tmp_path):
     said = "\n".join([str(error.value), *getattr(error.value, "__notes__", [])])
     assert ENDS[end][1] in said
     assert "test_exits.py" in said or "test_exits.py" in own_code(error.value)
-
-
-LATE = """
-# SystemExit in place of `sys.exit`, which wandb replaces by a function of its own where it runs
-from pathlib import Path
-from tests.runtime.tiny import Net
-class Late(Net):
-    def training_step(self, batch, batch_idx):
-        with Path("steps").open("a") as file:
-            file.write(".")
-        if Path("steps").stat().st_size > 60:  # after the trial steps
-            raise SystemExit({code})
-        return super().training_step(batch, batch_idx)
-"""
-
-
-@pytest.mark.parametrize("code", [0, 3, ""])
-def test_the_exit_code_is_1_and_client_and_round_are_named(tmp_path, monkeypatch, capsys, code):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "late.py").write_text(LATE.format(code=code))
-    config = {**TINY, "num_clients": 1, "participation": {"name": "full"}, "model": {"class_path": "late.Late"}}
-    config["rounds"] = 100
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
-    assert main(["run", "c.yaml", "runtime.vectorize=never", "runtime.step=autograd"]) == 1
-    said = capsys.readouterr().err
-    assert f"sys.exit({code}) was called" in said
-    assert "late.py:10, in training_step" in said
-    assert "client 0" in said
-    assert "round" in said
 
 
 @pytest.mark.parametrize("where", ["import", "data", "server_step"])

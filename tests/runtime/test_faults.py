@@ -148,10 +148,7 @@ def test_a_client_with_non_finite_uploads_is_named_or_dropped_without_effect_on_
 
 
 SPOILT = {**CURSED, "model": {**TINY["model"], "init_args": {"norm": False}}}
-DROPS = {
-    "on_client_error": (CURSED, []),
-    "on_nonfinite": (SPOILT, [SPOILT_DATA]),
-}
+DROPS = {"on_client_error": (CURSED, []), "on_nonfinite": (SPOILT, [SPOILT_DATA])}
 
 
 @pytest.mark.parametrize("drop", DROPS)

@@ -16,8 +16,11 @@ from raylfl.core.partial_sums import SumPlan, side_by_side
 from raylfl.core.placement import SHARED, Placement
 from raylfl.core.reduce import weighted_sum
 from raylfl.errors import BadConfig
+from raylfl.runtime.ray.backend import RayBackend
+from raylfl.runtime.ray.connection import DIRECT
 from raylfl.runtime.ray.group import Exchange, GroupMember, WorkerGroup, kind_of_group
 from raylfl.runtime.ray.stored import SamplesMissing
+from raylfl.runtime.ray.traffic import TrafficCounter
 from raylfl.runtime.workers.task import Room
 
 
@@ -117,3 +120,14 @@ def test_sums_stay_on_a_gpu_if_there_is_room_for_their_copies():
     assert [group.fits(vectors) for vectors in (1, 3, 4)] == [True, True, False]
     group._room = None
     assert group.fits(10**6)
+
+
+def test_broadcasts_are_sent_within_calls_up_to_rays_limit(monkeypatch):
+    monkeypatch.setattr("ray.put", lambda value: None)
+    backend = RayBackend.__new__(RayBackend)
+    backend._traffic = TrafficCounter()
+    small, large = ({"x": torch.zeros(size)} for size in (20_000, 200_000))
+    for direct, workers, inline in ((10**5, 2, [True, False]), (10**6, 1, [True, True]), (10**6, 20, [False, False])):
+        monkeypatch.setenv(DIRECT, str(direct))
+        backend.workers = workers
+        assert [isinstance(backend.shared_broadcast(down), dict) for down in (small, large)] == inline

@@ -70,14 +70,6 @@ def test_what_training_steps_log_is_in_the_rows_as_means_over_steps_and_clients(
     torch.testing.assert_close(result.params, plain.params, rtol=tolerance, atol=tolerance / 10)
 
 
-def test_a_vectorised_cohort_logs_the_values_of_clients_run_one_by_one(runs):
-    rows = [run("Telling", runs, f"runtime.vectorize={how}").metrics[0] for how in ("auto", "never")]
-    for name in ("train/first", "train/accuracy", "train/index"):
-        assert rows[0][name] == pytest.approx(rows[1][name], rel=1e-5), name
-    together = Worker(checked(load_config(LOCAL, [model("Telling")])).setup)
-    assert together.one_by_one is None  # otherwise this compares a value with itself
-
-
 def test_metric_objects_in_training_are_computed_once_a_client(runs):
     """The mean accuracy of the steps is that of all samples, because batches are whole shards of one size."""
     row = run("TellingByMetric", runs, "local.batch_size=full").metrics[-1]
@@ -288,10 +280,7 @@ def clip(gradient):
 @pytest.mark.parametrize("vectorize", ["auto", "never"])
 @pytest.mark.parametrize("kind", ["parameter", "accumulated", "tensor"])
 def test_hooks_that_rarely_clip_do_so_at_a_step_that_is_not_compared(runs, kind, vectorize):
-    config = {
-        **CONFIG,
-        "model": {"class_path": "tests.runtime.test_local_hooks.Hooked", "init_args": {"kind": kind}},
-    }
+    config = {**CONFIG, "model": {"class_path": "tests.runtime.test_local_hooks.Hooked", "init_args": {"kind": kind}}}
     worker = Worker(checked(load_config(config, [*runs, f"runtime.vectorize={vectorize}"])).setup)
     clients, seen = (3, 0), 0.0
     for scale in (1.0,) * 6 + (1000.0,):

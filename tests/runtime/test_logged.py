@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torchmetrics import CatMetric, MeanMetric, Metric, MetricCollection
+from torchmetrics import CatMetric, Metric
 from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 
 from raylfl.errors import BadConfig
-from raylfl.runtime.workers.logged import EvaluationLog, Logged, canonical, is_metric, merged, metrics_of
+from raylfl.runtime.workers.logged import EvaluationLog, Logged, canonical, merged
 
 
 def logged(batches, between=(), **options):
@@ -47,13 +47,6 @@ def test_a_metric_has_one_name_whatever_its_prefix(name, expected):
 def test_batches_are_reduced_by_samples_or_as_asked(reduce, expected):
     log = logged([(3, [("a", 1.0)]), (1, [("a", torch.tensor([5.0]))])], reduce_fx=reduce)
     assert log.finish().results() == {"a": expected}
-
-
-def test_a_batch_size_of_its_own_is_the_weight():
-    log = logged([(3, [("a", 1.0)])], batch_size=10)
-    log.begin_batch(3)
-    log.log("a", 4.0, batch_size=20)
-    assert log.finish().results() == {"a": pytest.approx((10 * 1.0 + 20 * 4.0) / 30)}
 
 
 def test_the_last_value_of_a_name_in_a_batch_counts_and_so_does_the_last_between_batches():
@@ -108,17 +101,6 @@ def test_a_metric_object_over_workers_is_that_over_all_batches(make):
     assert Logged.joined(parts).results() == {"m": pytest.approx(float(whole.compute()), rel=1e-6)}
 
 
-def test_a_metric_is_reset_after_an_evaluation_and_its_copy_is_not():
-    metric = MeanMetric()
-    metric.update(3.0)
-    log = EvaluationLog()
-    log.log("a", metric)
-    finished = log.finish()
-    metric.update(100.0)
-    assert finished.results() == {"a": 3.0}
-    assert float(metric.compute()) == 100.0
-
-
 def test_a_metric_object_that_some_workers_never_fed_adds_nothing():
     fed, idle = CatMetric(), CatMetric()
     fed.update(torch.tensor([1.0, 2.0]))
@@ -152,20 +134,3 @@ def test_states_that_are_gathered_without_a_reduction_stay_lists():
     whole = merged(parts)
     assert [float(value) for value in whole.seen] == [3.0, 7.0]
     assert float(whole.compute()) == 7.0
-
-
-def test_a_collection_gives_one_number_for_each_key():
-    collection = MetricCollection({"m": MeanMetric(), "n": MeanMetric()})
-    collection["m"].update(2.0)
-    collection["n"].update(4.0)
-    log = EvaluationLog()
-    for name, metric in collection.items():
-        log.log(name, metric)
-    assert log.finish().results() == {"m": 2.0, "n": 4.0}
-    assert [is_metric(thing) for thing in (collection["m"], collection, torch.nn.Linear(1, 1), 3.0)] == [
-        True,
-        False,
-        False,
-        False,
-    ]
-    assert set(map(id, metrics_of(collection))) == {id(collection["m"]), id(collection["n"])}

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import ray
-import torch
 
 import raylfl
-from raylfl.errors import BadConfig, RaylflError
-from raylfl.runtime.ray.reservation import SETTLE_SECONDS
 from tests.runtime.clusters import QUIET, SMALL, SOON, lean_ray
 from tests.runtime.faults import actors, log_of, outcome, wait_until
 from tests.runtime.tiny import ONE_BY_ONE, TINY
@@ -181,53 +177,3 @@ def test_a_node_that_joins_and_cannot_start_workers_is_left_out(cluster, runs, g
     assert len(re.findall(line, log)) == 1
     assert "the run continues on 2 workers instead of 1" in log
     assert outcome(smaller.run_dir) == outcome(raylfl.run(config, runs).run_dir)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("pause", [0, SETTLE_SECONDS + 5])
-def test_a_smaller_node_replaces_the_only_one(cluster, runs, gate, pause):
-    """It has room for one worker of two. Ray moves this one; after the pause, their bundles have been given up."""
-    config, node, rounds = config_of("scaffold", gate, 60), cluster.join(num_cpus=2), []
-    pinned = ["runtime.workers=2", "runtime.placement=pinned", "runtime.backend=ray"]
-    (gate / "slow").touch()
-    with ThreadPoolExecutor(1) as other:  # nodes are added by the main thread
-        run = other.submit(raylfl.run, config, [*runs, *pinned], rounds.append)
-        wait_until(lambda: len(rounds) > 7 or run.done(), "round 7", 90)
-        cluster.remove(node)
-        (gate / "slow").unlink()
-        wait_until(lambda: "was lost (" in log_of(rounds[0].run_dir) or run.done(), "loss", 60)
-        time.sleep(pause)
-        cluster.join()
-        smaller = run.result()
-    log = log_of(smaller.run_dir)
-    assert ("the run continues on 1 worker instead of 0" in log) == (pause > 0)
-    assert re.search("resumed at round ([5-9]|[1-5][0-9])\n", log)
-    assert outcome(smaller.run_dir) == outcome(raylfl.run(config, runs).run_dir)
-
-
-@pytest.mark.exhaustive
-def test_a_run_ends_with_the_reason_where_no_worker_can_be(cluster, runs, gate, tmp_path):
-    """Without CPUs; without CUDA on the node whose GPU the worker got; after the loss of the only node."""
-    config, on_ray = config_of("fedavg", gate, rounds=60), [*runs, "runtime.backend=ray", "runtime.wait=1"]
-    with pytest.raises(BadConfig, match=r"^no room for a worker for 1 s \(runtime.wait\): runtime.workers=null needs "):
-        raylfl.run(config, on_ray)
-    node = cluster.join(num_gpus=1)
-    if not torch.cuda.is_available():
-        began = time.monotonic()
-        with pytest.raises(
-            BadConfig,
-            match=r"^a worker on node \S+ could not be started: runtime.gpus_per_worker=1, but torch \S+ is built "
-            r"without CUDA: install torch's build for CUDA \(https://\S+\), or set runtime.gpus_per_worker=0$",
-        ):
-            raylfl.run(config, [*on_ray, "runtime.gpus_per_worker=1"])
-        assert time.monotonic() - began < 60  # 8 s on a quiet machine
-    assert not list((tmp_path / "runs" / "tiny").iterdir())
-
-    def watch(progress):
-        if progress.metrics["round"] == 3:
-            cluster.remove(node)
-
-    with pytest.raises(RaylflError, match=r"^no room for a worker for 1 s \(runtime.wait\): ") as error:
-        raylfl.run(config, [*on_ray, "runtime.gpus_per_worker=0"], watch)
-    assert not isinstance(error.value, BadConfig)
-    assert "continues it" in " ".join(error.value.__notes__)

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import signal
-import time
 
 import numpy as np
 import pytest
@@ -25,7 +24,7 @@ from raylfl.runtime.ray import worker_pool
 from raylfl.runtime.ray.cluster import cluster_for
 from raylfl.runtime.ray.stored import StoredExperiment
 from raylfl.runtime.ray.traffic import TrafficCounter
-from raylfl.runtime.ray.worker_pool import WorkerCall, WorkerLost, WorkerPool
+from raylfl.runtime.ray.worker_pool import WorkerPool
 from tests.runtime.bad_starts import Differing, Dying, Lacking, Slow
 from tests.runtime.clusters import QUIET, SMALL, SOON, lean_ray
 from tests.runtime.faults import actors, log_of, outcome, wait_until
@@ -60,11 +59,7 @@ def on_ray(config, runs, *overrides, watch=None):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("algorithm", "overrides"),
-    [
-        ("focus", []),
-        ("push_pull", []),
-        ("scaffold", ["runtime.placement=pinned", "runtime.vectorize=never"]),
-    ],
+    [("focus", []), ("push_pull", []), ("scaffold", ["runtime.placement=pinned", "runtime.vectorize=never"])],
 )
 def test_parts_killed_before_and_after_their_work_and_the_server_between_row_and_checkpoint(
     kept, runs, kill_file, algorithm, overrides
@@ -249,22 +244,6 @@ def test_the_wait_for_a_slow_worker_is_reported(start):
 def test_a_worker_that_dies_each_time_it_starts_ends_the_run(start):
     with pytest.raises(RaylflError, match=r"worker 0 died [3-5] times as it started"):
         start(Dying, 0.0)
-
-
-@pytest.mark.exhaustive  # in a moment, without a cluster: test_worker_pool.py
-def test_a_lost_worker_may_wait_for_a_node_longer_than_ray_repeats_a_call(start, cluster, monkeypatch):
-    node = added(cluster, "green")
-    pool, _ = start(Slow, 0.0, resources={"green": 1})
-    monkeypatch.setattr(worker_pool, "MOST_STARTS", 1)  # Ray gives a call up after five seconds
-    cluster.remove_node(node, allow_graceful=False)
-    while not isinstance(pool.results([pool.submit(0, WorkerCall("ping", ()))])[0], WorkerLost):
-        pass
-    first = pool._starting[0]
-    while pool._starting[0] is first:
-        assert pool.ready() == []
-        time.sleep(0.2)
-    added(cluster, "green")
-    assert pool.available() == [0]
 
 
 @pytest.mark.parametrize(

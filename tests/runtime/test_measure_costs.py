@@ -9,7 +9,6 @@ import pytest
 
 from raylfl.algorithms import ALGORITHMS
 from raylfl.core.algorithm import Algorithm
-from raylfl.runtime.round.costs import _distinct_links
 from tests.runtime.measured import DIGITS, LINKS, LOSSY, SIZES, STEPS, D, N, received, walk
 from tests.shares import one_in
 
@@ -48,16 +47,6 @@ def test_a_ring_takes_the_sum_of_the_times_of_its_clients_and_hand_overs(network
 def test_a_round_without_clients_takes_no_virtual_time():
     last = walk(["participation.name=bernoulli", "participation.p=0.0"])[1][-1][1]
     assert last["time/virtual"] == last["time/computation"] == 0.0
-
-
-@pytest.mark.parametrize("clients", [1, 2, 6])
-@pytest.mark.parametrize("count", [0, 1, 5, 100])
-def test_the_links_of_messages_are_their_ends_in_either_order(clients, count):
-    ends = np.random.default_rng(count).permuted(np.tile(np.arange(-1, clients), (count, 1)), axis=1)[:, :2]
-    links, at = _distinct_links(ends)
-    expected, where = np.unique(np.sort(ends, axis=1), axis=0, return_inverse=True)
-    np.testing.assert_array_equal(links, expected)
-    np.testing.assert_array_equal(at, where.ravel())
 
 
 # -- what was sent and computed ------------------------------------------------------------------------------

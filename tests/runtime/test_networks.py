@@ -1,4 +1,4 @@
-"""Users' networks of plain layers: runs have autograd's gradients in all faster forms.
+"""Users' networks that share layers and weights, or make layers late: runs have autograd's gradients in all forms.
 
 Truth is a plain loop of torch: one client, whole batches, three steps of SGD.
 """
@@ -13,49 +13,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import raylfl
-from raylfl.errors import BadConfig
 from tests.runtime.plain import fedavg
-from tests.shares import one_in
-
-NETWORKS = {
-    "a pool that keeps a part of a window": (
-        (1, 9, 9),
-        lambda: [nn.MaxPool2d(2, ceil_mode=True), nn.Flatten(), nn.Linear(25, 4)],
-    ),
-    "a dilated convolution": (
-        (1, 9, 9),
-        lambda: [nn.Conv2d(1, 3, 3, dilation=2), nn.ReLU(), nn.Flatten(), nn.Linear(75, 4)],
-    ),
-    "a strided convolution": (
-        (1, 9, 9),
-        lambda: [nn.Conv2d(1, 3, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(48, 4)],
-    ),
-    "a grouped convolution": ((2, 7, 7), lambda: [nn.Conv2d(2, 4, 3, groups=2), nn.Flatten(), nn.Linear(100, 4)]),
-    "a circular convolution": (
-        (1, 7, 7),
-        lambda: [nn.Conv2d(1, 2, 3, padding=1, padding_mode="circular"), nn.Flatten(), nn.Linear(98, 4)],
-    ),
-    "no biases": (
-        (1, 7, 7),
-        lambda: [nn.Conv2d(1, 2, 3, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(50, 4, bias=False)],
-    ),
-    "a padded pool": (
-        (1, 8, 8),
-        lambda: [nn.Conv2d(1, 2, 3), nn.MaxPool2d(2, padding=1), nn.Flatten(), nn.Linear(32, 4)],
-    ),
-    "a dilated pool": (
-        (1, 8, 8),
-        lambda: [nn.Conv2d(1, 2, 3), nn.MaxPool2d(2, 1, dilation=2), nn.Flatten(), nn.Linear(32, 4)],
-    ),
-    "a pool whose windows overlap": (
-        (1, 8, 8),
-        lambda: [nn.Conv2d(1, 2, 3), nn.MaxPool2d(3, 1), nn.Flatten(), nn.Linear(32, 4)],
-    ),
-    "two rows kept by Flatten": (
-        (3, 5),
-        lambda: [nn.Flatten(start_dim=1), nn.Linear(15, 6), nn.ReLU(), nn.Linear(6, 4)],
-    ),
-}
 
 
 class Points:
@@ -68,17 +26,6 @@ class Points:
 
     def train_dataset(self):
         return TensorDataset(self.x, self.y)
-
-
-class Net(LightningModule):
-    """A network of plain layers."""
-
-    def __init__(self, name):
-        super().__init__()
-        self.network = nn.Sequential(*NETWORKS[name][1]())
-
-    def training_step(self, batch, batch_idx):
-        return nn.functional.cross_entropy(self.network(batch[0]), batch[1])
 
 
 class Shared(LightningModule):
@@ -114,30 +61,6 @@ def config_of(model, shape, **runtime):
         "local": {"steps": 3, "batch_size": "full", "lr": 0.1},
         "runtime": {"backend": "local", **runtime},
     }
-
-
-WAYS = {
-    "float32": ({"vectorize": "never"}, ["dtype=float32"], 1e-4),
-    "samples last": ({"vectorize": "never", "layout": "batch_last"}, [], 1e-10),
-    "vectorised": ({"vectorize": "always"}, [], 1e-10),
-}
-
-
-@pytest.mark.parametrize(("name", "way"), one_in(2, [(name, way) for name in NETWORKS for way in WAYS]))
-def test_a_run_takes_the_steps_of_a_plain_loop(runs, name, way):
-    shape = NETWORKS[name][0]
-    runtime, overrides, tolerance = WAYS[way]
-    model = {"class_path": "tests.runtime.test_networks.Net", "init_args": {"name": name}}
-    config = config_of(model, shape, **runtime)
-    try:
-        result = raylfl.run(config, [*runs, *overrides])
-    except BadConfig as refusal:
-        assert "runtime.layout=batch_last, but Net here does not take steps that can be translated" in str(refusal)
-        return
-    start = raylfl.run(config, [*runs, *overrides, "rounds=0"]).params
-    expected = plain(lambda: Net(name), shape, start)
-    assert not torch.allclose(expected, start, atol=1e-3)
-    torch.testing.assert_close(result.params, expected, rtol=tolerance, atol=tolerance / 10)
 
 
 @pytest.mark.parametrize("vectorize", ["never", "always"])

@@ -13,12 +13,11 @@ import raylfl
 from raylfl.algorithms import ALGORITHMS
 from raylfl.errors import BadConfig
 from raylfl.heterogeneity.partition.given import save
-from raylfl.testing.runs import has_the_same_bits_on_any_worker, resumes_after_a_kill_in_every_phase
 from tests.oracles import moments
 from tests.runtime.faults import options_of
 from tests.runtime.modules import Quadratics, Repeated
 from tests.runtime.tiny import PERFECT, Points
-from tests.shares import also, one_in
+from tests.shares import one_in
 
 LR = 0.05
 QUADRATICS = {
@@ -111,48 +110,6 @@ def test_one_client_that_keeps_its_moments_is_an_unbroken_run_of_the_modules_opt
             configured["lr_scheduler"]["scheduler"].step()
     params = torch.cat([p.detach().reshape(-1) for p in module.parameters()])
     torch.testing.assert_close(result.params, params, rtol=1e-12, atol=1e-14)
-
-
-@pytest.mark.parametrize(("state", "algorithm"), [("fresh", "sfl"), ("kept", "fedavg"), ("averaged", "sfl")])
-def test_the_modules_adamw_and_the_platforms_make_the_same_run(runs, state, algorithm):
-    """The tolerance is larger for averaged states: torch's Adam counts steps in float32, which rounds their mean."""
-    common = [f"local.optimizer_state={state}", f"algorithm.name={algorithm}", "dtype=float64", "link=perfect"]
-    common += ["participation.name=uniform", "participation.size=3", "local.steps={list: [1, 2, 3, 4, 5, 6]}"]
-    theirs = raylfl.run(LOCAL, [*runs, *common, *optimized("AdamW", {"lr": LR, "weight_decay": 0.1})])
-    ours = [OWN[0], "local.optimizer=adamw", "local.weight_decay=0.1"]
-    rtol = 1e-6 if state == "averaged" else 1e-10
-    torch.testing.assert_close(
-        raylfl.run(LOCAL, [*runs, *common, *ours]).params, theirs.params, rtol=rtol, atol=rtol / 10
-    )
-
-
-KINDS = {
-    "momentum": ["local.momentum=0.9"],
-    "adamw": ["local.optimizer=adamw"],
-    "module": [
-        "local.optimizer=module",
-        "model.class_path=tests.runtime.lightning_modules.Adaptive",
-        "data.init_args.num_classes=3",
-    ],
-}
-
-
-WORKERS, KILLS = has_the_same_bits_on_any_worker, resumes_after_a_kill_in_every_phase
-
-
-@pytest.mark.parametrize(
-    ("check", "algorithm", "name", "state"),
-    [
-        (WORKERS, "fedavg", "momentum", "averaged"),
-        (KILLS, "fedvarp", "momentum", "kept"),
-        (WORKERS, "sfl", "module", "averaged"),
-        also(WORKERS, "optimal_sampling", "adamw", "kept"),
-        also(KILLS, "centralized", "adamw", "kept"),
-    ],
-)
-def test_the_bits_depend_on_neither_workers_nor_kills(tmp_path, check, algorithm, name, state):
-    """Client states, ring, sampling by norms; vectorised and one by one; uploads are lost, rounds empty."""
-    check([f"algorithm.name={algorithm}", *KINDS[name], f"local.optimizer_state={state}"], tmp_path)
 
 
 def costs(runs, algorithm, *overrides):

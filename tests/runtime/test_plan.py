@@ -9,11 +9,9 @@ import torch
 from raylfl.config.load import load_config
 from raylfl.experiment.assemble import assemble
 from raylfl.heterogeneity.trace import write_trace
-from raylfl.python.api import checked
 from raylfl.runtime.round.plan import Planner, drop_uploads, same_array
 from raylfl.runtime.round.state import RoundResult
 from tests.runtime.tiny import TINY
-from tests.shares import also
 
 N = 12
 Q = [0.05 + 0.9 * (i % 2) for i in range(N)]  # every other client's uploads are mostly lost
@@ -61,17 +59,6 @@ def test_a_ring_has_a_new_order_each_round_and_keeps_each_clients_number_of_draw
     assert len(orders) == 10
     _, full = planner("algorithm.name=sfl", "participation={name: full}")
     assert len({tuple(full.plan(r, {}).cohort.tolist()) for r in range(10)}) == 10
-
-
-def test_uploads_are_lost_as_often_as_each_clients_own_link_says():
-    _, plans = planner("participation={name: uniform, size: 3}")
-    asked, lost = np.zeros(N), np.zeros(N)
-    for r in range(400):
-        planned = plans.plan(r, {})
-        asked[planned.cohort] += 1
-        lost[planned.cohort] += ~planned.received
-    q = np.array(Q)
-    assert (abs(lost / asked - q) < 5 * np.sqrt(q * (1 - q) / asked)).all()  # standard errors; keys are fixed
 
 
 @pytest.mark.parametrize(
@@ -170,53 +157,3 @@ def test_the_law_of_the_draws_is_that_of_the_process_or_of_the_method_that_sampl
 
 
 # -- expected coefficients against the mean coefficients of the rounds that a run draws -------------------------------
-
-
-FEW, ROUNDS = 4, 4000
-LOSSY = "link={name: bernoulli, q: [0.0, 0.5, 0.2, 0.7]}"
-REPLACED = "participation={name: weighted, weights: [4, 3, 2, 1], size: 4, replace: true}"
-RARE = "participation={name: bernoulli, p: [0.1, 0.2, 0.3, 0.6], on_empty: resample}"
-CHAINS = "participation={name: markov, p_on: [0.1, 0.2, 0.3, 0.9], p_off: 0.5}"
-
-
-def experiment(rule, *overrides):
-    data = f"data.init_args={{num_clients: {FEW}, rows_per_client: 7, dim: 4, lam: 0.3}}"
-    options = [f"num_clients={FEW}", data, f"rounds={ROUNDS}", "runtime.backend=local", f"algorithm.aggregate={rule}"]
-    return checked(load_config("ridge", ["algorithm.name=fedavg", *options, *overrides]))
-
-
-@pytest.mark.parametrize(
-    ("rule", "overrides"),
-    [
-        also("mean", [REPLACED]),
-        ("anonymous_uniform", [REPLACED, LOSSY]),
-        ("full", [REPLACED, LOSSY]),
-        also("anonymous", [RARE, LOSSY]),
-        ("mean", [CHAINS]),
-    ],
-)
-def test_mean_coefficients_of_many_rounds_are_the_expected_ones(rule, overrides):
-    """Shares of all clients; five standard errors of the mean, from 20 batches of consecutive rounds."""
-    e = experiment(rule, *overrides)
-    planner, rows = Planner(e), np.zeros((ROUNDS, FEW))
-    for r in range(ROUNDS):
-        received = planner.plan(r, {}).received_view
-        if len(received.cohort):
-            rows[r, received.cohort] = e.algorithm.rule.coefficients(received)
-    expected = planner.expected_coefficients(planner.system(0), {})
-    batches = rows.reshape(20, -1, FEW).mean(axis=1)
-    batches /= batches.sum(axis=1).mean()
-    error = batches.std(axis=0, ddof=1) / np.sqrt(len(batches))
-    assert (abs(batches.mean(axis=0) - expected / expected.sum()) <= 5 * error).all()
-
-
-@pytest.mark.parametrize("rule", ["mean", "anonymous_uniform"])
-def test_redraws_of_empty_rounds_do_not_change_the_shares_of_clients(rule):
-    """A redraw scales the probability of each non-empty cohort by the same factor."""
-    shares = []
-    for on_empty in ("skip", "resample"):
-        law = f"participation={{name: bernoulli, p: [0.1, 0.2, 0.3, 0.6], on_empty: {on_empty}}}"
-        planner = Planner(experiment(rule, law))
-        expected = planner.expected_coefficients(planner.system(0), {})
-        shares.append(expected / expected.sum())
-    np.testing.assert_allclose(shares[0], shares[1], rtol=1e-12)

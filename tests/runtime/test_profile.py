@@ -42,11 +42,7 @@ def timed(overrides, rounds=4):
     ("overrides", "forms", "rule"),
     [
         ([], {"never contiguous", "always contiguous"}, "always contiguous"),
-        (
-            ["algorithm.name=sfl"],
-            {"never contiguous"},
-            "never contiguous",
-        ),  # one client at a time, for any setting
+        (["algorithm.name=sfl"], {"never contiguous"}, "never contiguous"),  # one client at a time, for any setting
         (
             ["model.name=lenet5", "data.init_args.upscale=28"],
             {f"never {layout}" for layout in LAYOUTS} | {"always contiguous", "always channels_last"},

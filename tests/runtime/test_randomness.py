@@ -127,14 +127,6 @@ def test_no_two_draws_share_random_numbers():
             assert unrelated(table(one), table(other)), f"{one} and {other}"
 
 
-def test_the_loss_of_an_upload_does_not_depend_on_its_clients_availability():
-    """P(lost | there) = q, for p and q in either order."""
-    for p, q in [(0.3, 0.6), (0.6, 0.3), (0.5, 0.5)]:
-        there = np.array([Coins(p).available(r, world(3)) for r in range(ROUNDS)])
-        lost = np.array([LossyLink(q).lost(r, EVERYONE, world(3)) for r in range(ROUNDS)])
-        assert abs(lost[there].mean() - q) < Z * np.sqrt(q * (1 - q) / there.sum())
-
-
 # -- draws once a run -----------------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,8 @@ from raylfl.config.text import FORMAT
 from raylfl.errors import BadConfig
 from raylfl.runtime.records import provenance
 from raylfl.runtime.records.files import Displaced, Locks, RecordFile, atomic_write, is_locked, open_plain
-from raylfl.runtime.records.lines import jsonable, last_row, lines, metrics_line, read_rows
+from raylfl.runtime.records.kept_objects import INDEX
+from raylfl.runtime.records.lines import jsonable, last_row, metrics_line, read_rows
 from raylfl.runtime.records.provenance import INDEX, keep, read
 from raylfl.runtime.records.state_files import Damaged, encode, folder_of, read_manifest, save_hashed, sha256_of
 
@@ -119,13 +120,6 @@ def test_only_regular_files_are_opened(tmp_path, kind):
     with pytest.raises(OSError, match=re.escape(str(path))):
         sha256_of(path)
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_the_checksum_of_a_saved_state_is_that_of_its_file(tmp_path):
-    path = tmp_path / "state.pt"
-    found = save_hashed({"x": torch.arange(1000.0)}, path)
-    assert found == sha256(path.read_bytes()) == sha256_of(path)
-    assert torch.equal(torch.load(path, weights_only=True)["x"], torch.arange(1000.0))
 
 
 def test_what_is_synced_is_whole(tmp_path, record, monkeypatch):
@@ -263,29 +257,6 @@ def test_a_lock_has_one_holder_until_it_is_released(tmp_path):
     second.close()
     assert first.take("there")
     first.close()
-
-
-def test_a_note_replaces_the_previous_one(tmp_path):
-    locks = Locks(tmp_path)
-    locks.take("here")
-    for text in ("a long note", "short"):
-        locks.note("here", text)
-        assert (tmp_path / "here").read_text() == text
-    locks.close()
-
-
-@pytest.mark.parametrize(
-    ("numbers", "text"),
-    [
-        ([3], "line 3"),
-        ([3, 7], "lines 3, 7"),
-        ([1, 2, 3, 4], "lines 1, 2, 3, 4"),
-        ([1, 2, 3, 4, 5], "lines 1, 2, 3, 4 and 1 more"),
-        ([*range(3, 9)], "lines 3, 4, 5, 6 and 2 more"),
-    ],
-)
-def test_line_numbers_are_listed_up_to_four(numbers, text):
-    assert lines(numbers) == text
 
 
 @pytest.mark.parametrize("line", [b"\x00\xff{]#", b"[" * 100_000, b"3", b'{"round": ' + b"1" * 5000 + b"}"])

@@ -7,8 +7,6 @@ import os
 import pathlib
 import shutil
 import signal
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -22,7 +20,6 @@ from raylfl.runtime.session import Interrupted
 from tests.runtime.faults import PHASES, carry_out, killed, log_of, options_of, outcome, strike
 from tests.runtime.tiny import TINY
 from tests.shares import also, one_in
-from tests.startup.forks import LEAN
 
 PARTICIPATION = {
     "full": {"name": "full"},
@@ -66,41 +63,6 @@ def test_a_killed_run_resumes_into_the_undisturbed_one(tmp_path, algorithm, part
     carry_out(config, tmp_path / "clean", fault=copy)
     assert (tmp_path / "killed").is_dir()
     carry_out(config, tmp_path / "killed", resume=True)
-    assert outcome(tmp_path / "killed") == outcome(tmp_path / "clean")
-
-
-KILLED_AGAIN_AND_AGAIN = """
-import os, sys
-from pathlib import Path
-import networkx, raylfl.experiment.assemble, raylfl.runtime.inprocess  # once for all children
-from tests.runtime.faults import PHASES, carry_out, options_of
-from tests.runtime.tiny import TINY
-
-folder = Path(sys.argv[1])
-kills = folder.with_suffix(".kills")
-kills.write_text("".join(f"{phase}:{r}\\n" for r, phase in enumerate(PHASES, 1)))
-os.environ["RAYLFL_FAULT"] = str(kills)
-code, deaths = None, 0
-while code != 0:
-    child = os.fork()  # this process itself never computes
-    if child == 0:
-        carry_out({**TINY, "rounds": 8, "algorithm": options_of("focus")}, folder, resume=deaths > 0)
-        os._exit(0)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    deaths += code == -9
-    assert code in (0, -9), code
-print(deaths)
-"""
-
-
-@pytest.mark.exhaustive
-@pytest.mark.slow
-def test_a_driver_killed_in_every_phase_resumes_each_time(tmp_path):
-    """SIGKILL ends separate processes: in draw of round 1, train of round 2, and so on. There are client states."""
-    command = [sys.executable, "-c", LEAN + KILLED_AGAIN_AND_AGAIN, str(tmp_path / "killed")]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=250)
-    assert done.stdout.strip() == str(len(PHASES))
-    carry_out({**with_algorithm("focus"), "rounds": 8}, tmp_path / "clean", ["checkpoint.every=0"])
     assert outcome(tmp_path / "killed") == outcome(tmp_path / "clean")
 
 

@@ -32,6 +32,11 @@ def table(clients, rows):
     return {"table": {"clients": torch.tensor(clients), "rows": rows}}
 
 
+def links(codes, floats=(1.0, 2.0)):
+    """Saved totals of two links."""
+    return {"codes": torch.tensor(codes), "messages": torch.ones(2).long(), "floats": torch.tensor(floats).double()}
+
+
 def saved(path, change):
     blob = server_blob(fresh())
     change(blob)
@@ -110,6 +115,8 @@ CHANGES = {
     "costs holds nothing, but must hold": lambda b: b.update(costs=[]),
     "costs holds bribes, ": lambda b: b["costs"].update(bribes=3),
     "'costs' is missing": lambda b: b.pop("costs"),
+    "its record of the floats on links is damaged": lambda b: b.update(links=links([5, 3])),
+    "its record of the floats on links is damaged ": lambda b: b.update(links=links([3, 5], floats=[1.0])),
     "'seconds' is missing": lambda b: b.pop("seconds"),
     "'server' is missing": lambda b: b.clear(),
 }
@@ -118,7 +125,7 @@ CHANGES = {
 @pytest.mark.parametrize("says", CHANGES)
 def test_a_server_file_that_does_not_fit_says_where(tmp_path, says):
     path = saved(tmp_path / "server.pt", CHANGES[says])
-    with pytest.raises(Damaged, match=rf"server\.pt does not fit this run: {re.escape(says)}"):
+    with pytest.raises(Damaged, match=rf"server\.pt does not fit this run: {re.escape(says.strip())}"):
         load_server(path, fresh(), 0)
 
 

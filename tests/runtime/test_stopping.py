@@ -36,14 +36,6 @@ def test_the_first_signal_requests_a_stop_and_the_second_interrupts(number, capf
     assert asked == [True]
 
 
-def test_without_a_signal_nothing_is_asked(capfd):
-    asked = []
-    with stop_on_signals(lambda: asked.append(True)):
-        pass
-    assert not asked
-    assert not capfd.readouterr().err
-
-
 @pytest.mark.parametrize("on_interrupt", [signal.default_int_handler, signal.SIG_IGN])
 def test_sigterm_interrupts_as_ctrl_c_does_also_in_a_background_job(on_interrupt):
     signal.signal(signal.SIGINT, on_interrupt)

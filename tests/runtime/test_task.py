@@ -18,12 +18,9 @@ from raylfl.core.population import ClientShards, Population
 from raylfl.experiment.parts import BUFFERS, MEAN, MOMENTS
 from raylfl.runtime.records import checkpoint
 from raylfl.runtime.records.checkpoint import Checkpoints, sha256_of_shards
-from raylfl.runtime.round.blocks import _in_cohort_order
 from raylfl.runtime.round.dispatch import sum_plan
 from raylfl.runtime.workers import backend
 from raylfl.runtime.workers.backend import LocalBackend
-from raylfl.runtime.workers.local_work import cohort_work
-from raylfl.runtime.workers.measures import WeightedOracle
 from raylfl.runtime.workers.task import Chunk, ClientReports, Task, TaskResult, added_up, order_of, without_rows
 from raylfl.runtime.workers.worker import Worker
 from raylfl.testing import recorded_round
@@ -97,19 +94,6 @@ def test_uploads_that_were_added_up_are_kept_as_their_sum_only(on_device):
 # -- parts of a worker and of checkpoints that whole runs pass through with one value only ----------------------------
 
 
-@pytest.mark.parametrize(
-    ("samples", "batch_size", "steps"),
-    [(10, 1, 10), (10, 3, 4), (10, 5, 2), (10, 10, 1), (10, 11, 1), (10, 0, 1), (0, 3, 1), (1, 1, 1)],
-)
-def test_an_epoch_has_as_many_steps_as_batches(samples, batch_size, steps):
-    worker = object.__new__(Worker)
-    shards = {"trained_on": lambda client: range(samples) if client == 7 else range(99)}
-    task = Task(0, (7, 1), (1, 1), (batch_size, 1), (1.0, 1.0), 0.1)
-    for accumulate, expected in ((1, steps), (3, -(-steps // 3))):
-        worker.setup = SimpleNamespace(accumulate=accumulate, **shards)
-        assert worker._steps_per_epoch(task) == expected
-
-
 def test_the_uploads_of_halves_are_joined_on_the_host(monkeypatch):
     """A GPU without room for a call may have no room for the uploads of all its clients."""
     worker, task = object.__new__(Worker), Task(5, (3, 1), (4, 5), (7, 8), (1.5, 2.5), 0.1)
@@ -131,38 +115,10 @@ def test_the_uploads_of_halves_are_joined_on_the_host(monkeypatch):
     assert on_host == [[[3.0, 3.0]], [[1.0, 1.0]]]
 
 
-def test_the_loss_and_gradient_of_all_clients_are_those_of_one_that_owns_all():
-    oracle, loaded = object.__new__(WeightedOracle), []
-    oracle.weights, g = [0.25, 0.75], torch.tensor([1.0, 2.0, 3.0])
-    oracle.full = SimpleNamespace(of=lambda x, clients, weights: (len(clients) + sum(weights), g * x))
-    oracle.flat = SimpleNamespace(load=loaded.append)
-    x = torch.full((1, 3), 2.0)
-    losses, gradients = oracle.gradients(x, [], lambda c: 0)
-    assert (losses.tolist(), losses.dtype) == ([3.0], torch.float64)
-    assert gradients.tolist() == [[2.0, 4.0, 6.0]]
-    assert torch.equal(loaded[0], x[0])
-
-
 def test_the_checksum_of_a_partition_depends_on_each_sample_and_its_owner():
     parts = [[[0, 1], [2, 3]], [[0, 1], [3, 2]], [[0, 1, 2], [3]], [[0, 1], [2, 4]], [[0, 1], [2, 3], []]]
     found = {sha256_of_shards(ClientShards.of([np.array(own, dtype=np.int64) for own in part])) for part in parts}
     assert len(found) == len(parts)
-
-
-def test_weights_of_a_cohort_are_relative_to_uniform_ones():
-    setup = SimpleNamespace(
-        shards=[np.arange(3), np.arange(3, 7), np.arange(7, 9)],
-        population=Population(np.array([3, 4, 2]), np.array([0.5, 0.25, 0.25])),
-        algorithm=SimpleNamespace(full_gradient=False),
-        seed=0,
-        sampling="reshuffle",
-        accumulate=1,
-    )
-    task = Task(0, (2, 0), (5, 4), (1, 1), (1.5, 2.5), 0.1)
-    own = cohort_work(setup, task, None, None)
-    assert own.work.relative_weight.tolist() == pytest.approx([0.75, 1.5])
-    assert (own.work.steps.tolist(), own.work.a_norm.tolist(), own.work.lr) == ([5.0, 4.0], [1.5, 2.5], 0.1)
-    assert own.full is None
 
 
 @pytest.mark.parametrize(("gpus", "device"), [(0.0, "cpu"), (0.25, "gpu"), (1.0, "gpu"), (2.0, "gpu")])
@@ -174,16 +130,6 @@ def test_a_checkpoint_notes_the_kind_of_device(monkeypatch, gpus, device):
         algorithm=SimpleNamespace(pattern=SimpleNamespace(peers=False)),
     )
     assert Checkpoints(None, experiment, print).identity["device"] == device
-
-
-def test_rows_of_blocks_are_put_into_the_order_of_the_cohort():
-    plan = SimpleNamespace(nodes={0: np.array([4, 0]), 2: np.array([2]), 3: np.array([1, 3])})
-    first, none, last = {"x": torch.tensor([[4.0], [0.0]])}, {}, {"x": torch.tensor([[1.0], [3.0]])}
-    second = {"x": torch.tensor([[2.0]])}
-    assert _in_cohort_order(plan, [first, second, last])["x"].flatten().tolist() == [0, 1, 2, 3, 4]
-    assert _in_cohort_order(plan, [first, none, last])["x"].flatten().tolist() == [0, 1, 0, 3, 4]
-    assert _in_cohort_order(plan, [none, second, last])["x"].flatten().tolist() == [0, 1, 2, 3, 0]
-    assert _in_cohort_order(plan, [none, none, none]) == {}
 
 
 def test_an_evaluation_may_take_the_time_limit_of_a_client_for_each_batch(monkeypatch):

@@ -6,22 +6,20 @@ import numpy as np
 import pytest
 import torch
 
-from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.fedavg import FedAvg
 from raylfl.algorithms.fedaware import FedAWARE
 from raylfl.algorithms.fedawe import FedAWE
 from raylfl.algorithms.fedmgda import FedMGDA
 from raylfl.algorithms.mifa import MIFA, FedVARP
 from raylfl.algorithms.optimal_sampling import OptimalSampling
-from raylfl.core import chunked_matrix, elementwise, large
+from raylfl.core import chunked_matrix, elementwise
 from raylfl.core.chunked_matrix import ChunkedMatrix, reorder_rows
 from raylfl.core.population import Population
 from raylfl.runtime.round import dispatch
 from raylfl.runtime.round.measure import Measurements
 from raylfl.testing import recorded_round
-from tests.runtime.faults import carry_out, options_of, outcome
+from tests.runtime.faults import carry_out
 from tests.runtime.tiny import TINY
-from tests.shares import one_in
 
 
 @pytest.fixture
@@ -96,15 +94,3 @@ def test_rows_are_let_go_before_their_metrics_are_awaited(tmp_path, monkeypatch,
     carry_out({**config, "runtime": {**TINY.get("runtime", {}), "vectorize": "never"}}, tmp_path / "run")
     assert len(made) >= 3
     assert held == [0, 0, 0]
-
-
-@pytest.mark.parametrize("algorithm", one_in(8, ALGORITHMS.names()))
-def test_no_algorithm_is_harmed(tmp_path, monkeypatch, algorithm):
-    config = {**TINY, "rounds": 4, "algorithm": options_of(algorithm), "checkpoint": {"every": 0}}
-    config["eval"] = {"every": 4, "inconsistency": False}
-    carry_out(config, tmp_path / "fresh")
-    for module, name in ((chunked_matrix, "LARGE"), (large, "IN_MEMORY"), (elementwise, "SPAN")):
-        monkeypatch.setattr(module, name, 0)
-    monkeypatch.setattr(elementwise, "NARROWEST", 7)
-    carry_out(config, tmp_path / "apart")
-    assert outcome(tmp_path / "apart") == outcome(tmp_path / "fresh")

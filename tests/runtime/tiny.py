@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -137,13 +136,6 @@ class Net(LightningModule):
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
-class Looking(Net):
-    """A network that records after training the parts of torch's compiler that its process has imported."""
-
-    def validation_step(self, batch, batch_idx):
-        self.log("compiler", float(len({"sympy", "torch._inductor", "torch._dynamo.convert_frame"} & set(sys.modules))))
 
 
 class Dawdling(Net):
