@@ -1,10 +1,9 @@
-"""Keyed randomness: known answers of Philox, independence of the other clients, uniformity."""
+"""Keyed randomness: known answers of Philox, independence of the other clients."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from raylfl.core import keyed as module
 from raylfl.core.keyed import keyed, keyed_int, keyed_uniform, keyed_words, philox4x32, splitmix64
@@ -34,16 +33,6 @@ def test_the_extreme_numbers_are_as_far_from_0_as_from_1(monkeypatch, word, expe
     assert keyed_uniform(0, "link", 0, np.arange(3)).tolist() == [expected] * 3
 
 
-def test_numbers_are_uniform_and_differ_between_keys():
-    ids = np.arange(20_000)
-    u = keyed_uniform(7, "link", 3, ids)
-    assert stats.kstest(u, "uniform").pvalue > 0.01
-    others = [("link", 4, 0), ("steps", 3, 0), ("link", 3, 1)]
-    for purpose, r, lane in others:
-        v = keyed_uniform(7, purpose, r, ids, lane)
-        assert abs(np.corrcoef(u, v)[0, 1]) < 0.03
-
-
 def test_generators_of_one_key_agree_and_of_different_keys_do_not():
     assert keyed(1, "batches", 2, 3).random() == keyed(1, "batches", 2, 3).random()
     assert keyed(1, "batches", 2, 3).random() != keyed(1, "batches", 3, 2).random()
@@ -67,19 +56,3 @@ def test_a_clients_words_do_not_depend_on_the_other_clients_or_their_number(seed
         alone = keyed_words(seed, "batches", r, np.array([c]), 3, np.arange(5))
         assert row[:5].tolist() == alone.tolist()
         assert row[6:].tolist() == keyed_words(seed, "batches", r, np.array([c]), np.array([3]), np.array([6])).tolist()
-
-
-def test_words_are_uniform_in_every_bit_and_differ_between_clients_lanes_and_rounds():
-    clients, places = np.arange(-1, 199)[:, None], np.arange(100)
-    words = {
-        (r, lane): keyed_words(7, "batches", r, clients, lane, places) for r, lane in [(0, 0), (0, 1), (1, 0), (1, 1)]
-    }
-    everything = np.concatenate([w.ravel() for w in words.values()])
-    assert len(np.unique(everything)) == len(everything)
-    ones = (everything[:, None] >> np.arange(64, dtype=np.uint64) & np.uint64(1)).mean(axis=0)
-    assert np.abs(ones - 0.5).max() < 5 * 0.5 / np.sqrt(len(everything))
-    for w in words.values():
-        u = w / 2.0**64
-        assert stats.kstest(u.ravel(), "uniform").pvalue > 0.001
-        assert abs(np.corrcoef(u[:-1].ravel(), u[1:].ravel())[0, 1]) < 0.03  # neighbouring clients
-        assert abs(np.corrcoef(u[:, :-1].ravel(), u[:, 1:].ravel())[0, 1]) < 0.03  # neighbouring places

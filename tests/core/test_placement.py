@@ -31,12 +31,6 @@ def test_no_worker_has_much_more_than_its_share(kind):
         assert load.max() <= max((1 + SLACK) * mean, mean + sizes.max()), (count, workers)
 
 
-@pytest.mark.parametrize("count", [1, 5, 40])
-@pytest.mark.parametrize("more", [0, 3])
-def test_with_as_many_workers_as_clients_each_client_is_a_worker(count, more):
-    assert assign(np.arange(count), count + more).tolist() == list(range(count))
-
-
 @pytest.mark.parametrize("kind", ["equal", "lognormal"])
 @pytest.mark.parametrize("workers", [2, 3, 7, 16])
 def test_one_more_worker_moves_little_more_than_its_own_share(kind, workers):
@@ -44,13 +38,6 @@ def test_one_more_worker_moves_little_more_than_its_own_share(kind, workers):
     sizes = sizes_of(kind, 3000)
     moved = assign(sizes, workers) != assign(sizes, workers + 1)
     assert sizes[moved].sum() <= 1.4 * sizes.sum() / (workers + 1)
-
-
-def test_a_changed_client_moves_few_others():
-    sizes = sizes_of("lognormal", 1000)
-    grown = sizes.copy()
-    grown[17] *= 5
-    assert (assign(sizes, 8) != assign(grown, 8)).mean() < 0.03
 
 
 def test_a_placement_is_that_of_every_machine():

@@ -1,4 +1,4 @@
-"""Exhausted memory and disks, and jumping clocks: a message, intact checkpoints, and equal bits after a resume."""
+"""Exhausted memory and disks, a clock that goes back: a message, intact checkpoints, and equal bits after a resume."""
 
 from __future__ import annotations
 
@@ -69,19 +69,6 @@ def test_a_clock_that_goes_back_changes_no_bit_and_no_duration(tmp_path, clean, 
     assert outcome(tmp_path / "run") == clean
     rows = RunDirectory(tmp_path / "run").metrics()
     assert all(0 < row["time/round"] < 100 for row in rows)
-
-
-def test_with_a_stopped_clock_each_run_has_its_own_directory(tmp_path, monkeypatch):
-    class Still(datetime.datetime):
-        @classmethod
-        def now(cls, tz=None):
-            return datetime.datetime(2026, 1, 1)
-
-    monkeypatch.setattr(run_dir, "datetime", Still)
-    made = [RunDirectory.create(tmp_path, TINY["name"], None, 0) for _ in range(3)]
-    assert [d.path.name for d in made] == ["20260101-000000-s0", "20260101-000000-s0-1", "20260101-000000-s0-2"]
-    for directory in made:
-        directory.close()
 
 
 # -- a disk that fills up at any write --------------------------------------------------------------------------------

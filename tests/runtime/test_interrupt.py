@@ -242,6 +242,3 @@ def check_that_it_ends(process, processes, gate):
     assert "Traceback" not in err
     assert alive(processes) == []
     return said + out + err
-
-
-# -- a killed driver of a run on Ray from Python ----------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A planned round has the right values of each client; expected coefficients are the means of planned ones."""
+"""A planned round has the right values of each client, in any order of the cohort."""
 
 from __future__ import annotations
 
@@ -154,6 +154,3 @@ def test_clients_are_drawn_by_weighted_norms_of_their_own_updates():
 def test_the_law_of_the_draws_is_that_of_the_process_or_of_the_method_that_samples(participation, algorithm, law):
     _, plans = planner(f"participation={participation}", f"algorithm={algorithm}")
     assert plans.expected_draws(plans.system(0), {})[1] == law
-
-
-# -- expected coefficients against the mean coefficients of the rounds that a run draws -------------------------------

@@ -1,8 +1,7 @@
-"""The profile: the timed forms, whose rounds are equal; the rule of `runtime.layout`; the times of calls."""
+"""The profile: the timed forms, whose rounds are equal; the rule of `runtime.layout`."""
 
 from __future__ import annotations
 
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +10,7 @@ from lightning.pytorch import LightningModule
 from torch import nn
 
 from benchmarks import step_profile
-from benchmarks.step_profile import TIMES, Peak, _shortest, at_peak, operations
+from benchmarks.step_profile import Peak, at_peak, operations
 from raylfl.cli import main
 from raylfl.config.groups.runtime import LAYOUTS
 from raylfl.config.load import load_config
@@ -129,21 +128,6 @@ def test_the_calls_of_a_replayed_step_are_timed_one_by_one():
     assert all(row["us at peak"] > 0 for row in products)
     assert step.at_peak > 0
     assert step.kernels > 0
-
-
-# -- the time of a call -----------------------------------------------------------------------------------------------
-
-
-def test_the_shortest_of_several_calls_is_taken():
-    calls = []
-
-    def work() -> None:
-        calls.append(time.thread_time())
-        while time.thread_time() < calls[-1] + (0.002 if len(calls) == 2 else 0.008):
-            pass
-
-    assert 0.002 <= _shortest(work) < 0.008
-    assert len(calls) == TIMES
 
 
 # -- the rule of runtime.layout, case by case -------------------------------------------------------------------------

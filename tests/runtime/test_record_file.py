@@ -17,7 +17,6 @@ from raylfl.config.text import FORMAT
 from raylfl.errors import BadConfig
 from raylfl.runtime.records import provenance
 from raylfl.runtime.records.files import Displaced, Locks, RecordFile, atomic_write, is_locked, open_plain
-from raylfl.runtime.records.kept_objects import INDEX
 from raylfl.runtime.records.lines import jsonable, last_row, metrics_line, read_rows
 from raylfl.runtime.records.provenance import INDEX, keep, read
 from raylfl.runtime.records.state_files import Damaged, encode, folder_of, read_manifest, save_hashed, sha256_of

@@ -1,4 +1,4 @@
-"""Equal bits on any worker, in any order, after any other task, and in fresh processes."""
+"""Equal bits in fresh processes, whatever a module seeds; on any worker: tests/algorithms/test_contract_runs.py."""
 
 from __future__ import annotations
 
@@ -12,31 +12,11 @@ import torch
 
 from benchmarks.differential import Case
 from benchmarks.odd_modules import Odd
-from raylfl.algorithms import ALGORITHMS
 from raylfl.runtime import inprocess
 from raylfl.testing.runs import RandomWorkers
 from tests.runtime.faults import carry_out, options_of, outcome
 from tests.runtime.tiny import TINY, rude
 from tests.startup.forks import LEAN
-
-
-def both_ways():
-    """Every algorithm one by one and vectorised; the usual suite takes one in 17 of them."""
-    for place, name in enumerate(ALGORITHMS.names()):
-        for norm, way in enumerate(("vectorised", "one by one")):
-            marks = [pytest.mark.exhaustive] if (2 * place + norm) % 17 else []
-            yield pytest.param(name, bool(norm), marks=marks, id=f"{name}-{way}")
-
-
-@pytest.mark.parametrize(("algorithm", "norm"), both_ways())
-def test_the_assignment_and_order_of_tasks_do_not_matter(tmp_path, monkeypatch, algorithm, norm):
-    model = {**TINY["model"], "init_args": {"norm": norm}}
-    config = {**TINY, "algorithm": options_of(algorithm), "model": model, "rounds": 4, "num_clients": 12}
-    config |= {"participation": {"name": "uniform", "size": 8}, "eval": {"every": 2, "global": True, "batch_size": 5}}
-    carry_out(config, tmp_path / "one")
-    monkeypatch.setattr(inprocess, "LocalBackend", RandomWorkers)
-    carry_out(config, tmp_path / "crowd")
-    assert outcome(tmp_path / "crowd") == outcome(tmp_path / "one")
 
 
 @pytest.mark.parametrize("norm", [True, False], ids=["one by one", "vectorised"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from raylfl.core.links import Links
 from raylfl.runtime.records.state_files import (
     NUMBERS,
     Damaged,
-    client_chunks,
     load_clients,
     load_server,
     server_blob,
@@ -146,24 +144,6 @@ def test_a_file_of_other_objects_is_damaged_and_a_lack_of_memory_is_not(tmp_path
         monkeypatch.setattr(torch, "load", fails)
         with pytest.raises(Damaged if isinstance(error, EOFError) else type(error)):
             load_server(path, fresh(), 0)
-
-
-HANDLES = SimpleNamespace(get=lambda handles: handles)
-
-
-def test_client_states_are_written_in_chunks_of_bounded_size(monkeypatch):
-    handles = {c: {"c": torch.full((1, 2), float(c)), "d": torch.full((1, 1), -float(c))} for c in range(7)}
-    clients = [6, 2, 3, 0, 5]
-    for most, sizes in ((3 * 12 - 1, [2, 2, 1]), (3 * 12, [3, 2]), (1, [1] * 5), (10**6, [5])):
-        monkeypatch.setattr("raylfl.runtime.records.state_files.CHUNK_BYTES", most)
-        chunks = list(client_chunks(clients, handles, HANDLES))
-        assert [len(chunk["clients"]) for chunk in chunks] == sizes
-        assert torch.cat([chunk["clients"] for chunk in chunks]).tolist() == clients
-        assert torch.cat([chunk["states"]["c"] for chunk in chunks]).tolist() == [[c, c] for c in clients]
-        assert torch.cat([chunk["states"]["d"] for chunk in chunks]).tolist() == [[-c] for c in clients]
-    assert list(client_chunks([], {}, HANDLES)) == []
-    (chunk,) = client_chunks([3, 1], {1: {}, 3: {}}, HANDLES)
-    assert (chunk["clients"].tolist(), chunk["states"]) == ([3, 1], {})
 
 
 def test_a_file_of_clients_gives_the_wanted_ones(tmp_path):

@@ -38,13 +38,6 @@ def test_the_host_is_described_as_the_system_describes_it():
     assert not named or named[0].endswith(f": {host['cpu']}")
 
 
-def test_a_processor_without_a_name_is_described_by_its_architecture(monkeypatch):
-    monkeypatch.setattr(Path, "read_text", lambda path: "processor\t: 0\n")
-    monkeypatch.setattr("platform.processor", lambda: "")
-    monkeypatch.setattr("platform.machine", lambda: "the machine's")
-    assert cpu_model.__wrapped__() == "the machine's"
-
-
 def test_the_commit_is_that_of_the_folder_with_a_note_of_changes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))

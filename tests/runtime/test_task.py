@@ -38,10 +38,6 @@ def reports(clients, **changes):
     return made
 
 
-def test_the_load_of_a_task_is_its_number_of_sample_gradients():
-    assert Task(0, (4, 7), (2, 5), (10, 3), (2.0, 5.0), 0.1).load == 2 * 10 + 5 * 3
-
-
 @pytest.mark.parametrize(
     ("clients", "order"),
     [([5, 9], [1, 0]), ([9, 5], None), ([5, 2, 9], [2, 0, 1]), ([9, 2, 5], [0, 2, 1]), ([7], None), ([], None)],

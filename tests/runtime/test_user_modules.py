@@ -110,12 +110,6 @@ class Projected(Net):
         return super().training_step(batch, batch_idx)
 
 
-class ProjectedData(Net):
-    def training_step(self, batch, batch_idx):
-        self.outer.weight.data.clamp_(-0.1, 0.1)
-        return super().training_step(batch, batch_idx)
-
-
 class Drifting(Net):
     """A counter in an attribute scales the loss; each client begins with a fresh one."""
 
@@ -128,7 +122,7 @@ class Drifting(Net):
 
 
 KINDS = [OnParameter, Accumulated, Removed, OnForward, OnBackward, InConfigure]
-KINDS += [InsideTheStep, Projected, ProjectedData, Drifting]
+KINDS += [InsideTheStep, Projected, Drifting]
 
 
 def config(algorithm, vectorize):
@@ -311,6 +305,3 @@ def test_a_translation_that_differs_at_a_number_beyond_the_trial_ends_the_run(ru
 def test_a_step_that_differs_at_one_number_only_is_an_error_when_recorded_steps_are_demanded(runs):
     with pytest.raises(BadConfig, match=r"runtime.step=recorded, but Fifth.training_step has other results"):
         run(Fifth, "fedavg", "never", runs, "runtime.step=recorded")
-
-
-# -- modules whose steps have effects, with recorded steps ------------------------------------------------------------
