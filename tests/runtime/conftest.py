@@ -10,8 +10,9 @@ from contextlib import suppress
 import fsspec
 import pytest
 
+import raylfl
 from tests.runtime.faults import carry_out, killed, outcome, start, strike
-from tests.runtime.tiny import FOCUS
+from tests.runtime.tiny import FOCUS, ONE_BY_ONE
 from tests.shares import also
 from tests.startup.forks import LEAN, forks_after
 
@@ -68,6 +69,18 @@ def folder(killed_run, tmp_path):
     """A copy of `killed_run`, to be damaged or resumed."""
     shutil.copytree(killed_run, tmp_path / "run")
     return tmp_path / "run"
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory):
+    """The directory of a finished run of two rounds."""
+    return raylfl.run(ONE_BY_ONE, [f"logging.dir={tmp_path_factory.mktemp('finished')}", "rounds=2"]).run_dir
+
+
+@pytest.fixture
+def finished(finished_run, tmp_path):
+    """A copy of `finished_run`, to be changed or resumed."""
+    return shutil.copytree(finished_run, tmp_path / "finished")
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from raylfl.errors import BadConfig, RaylflError
 from raylfl.runtime.records.run_dir import RunDirectory
 from tests.runtime.faults import Killed, carry_out, checkpoints, killed, log_of, outcome
 from tests.runtime.tiny import FOCUS
-from tests.runtime.tiny import ONE_BY_ONE as TINY
 from tests.shares import also
 
 
@@ -84,11 +83,6 @@ def test_an_id_that_leads_elsewhere_is_refused_by_the_directory_itself(tmp_path,
     with pytest.raises(BadConfig, match=r"name=.*must be the name of one folder"):
         RunDirectory.create(tmp_path / "runs", run_id, None, 0)
     assert not (tmp_path / "runs").exists()
-
-
-@pytest.fixture
-def finished(runs):
-    return raylfl.run(TINY, [*runs, "rounds=2"]).run_dir
 
 
 def test_a_lock_that_is_a_link_is_refused_with_a_message(finished, tmp_path):

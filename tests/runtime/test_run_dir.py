@@ -23,12 +23,6 @@ from raylfl.runtime.records.files import Locks
 from raylfl.runtime.records.run_dir import RunDirectory, remedy
 from tests.runtime.tiny import ONE_BY_ONE as TINY
 
-
-@pytest.fixture
-def finished(runs):
-    return raylfl.run(TINY, [*runs, "rounds=2"]).run_dir
-
-
 HOLD = """
 import sys, time
 from pathlib import Path

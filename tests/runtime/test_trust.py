@@ -24,10 +24,15 @@ SHORT = {**TINY, "rounds": 1}
 MODULE = "from pathlib import Path\nfrom tests.runtime.tiny import Net\nPath({proof!r}).touch()\n"
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return raylfl.run(SHORT, [f"logging.dir={tmp_path_factory.mktemp('made')}"]).run_dir
+
+
 @pytest.fixture
-def run(tmp_path):
+def run(made, tmp_path):
     """A run written here, of a config that names its own classes."""
-    return raylfl.run(SHORT, [f"logging.dir={tmp_path}/runs"]).run_dir
+    return shutil.copytree(made, tmp_path / "run")
 
 
 @pytest.fixture
