@@ -205,34 +205,6 @@ def test_a_ring_of_four_waits_for_its_slowest_link(tmp_path):
     last = rows(tmp_path / "run", "metrics.jsonl")[-1]
     assert last["time/virtual"] == pytest.approx(2 * expected)
     assert last["cost/busiest_link_floats"] == 2 * 2 * d
-    without = assemble(load_config(PROBLEM, [*ring, f"topology.links={path}"])).topology
-    ends = np.array([[0, 1], [3, 2], [3, 0], [1, -1]])
-    seconds = without.seconds(ends, np.full(4, 6.0), assemble(load_config(PROBLEM, ring)).world)
-    assert seconds.tolist() == [3.5, 7.0, 9.0, 1 + 6 / 3]
-
-
-def test_each_edge_draws_its_own_latency_and_bandwidth(tmp_path):
-    """Keyed by the seed and the edge's two clients, in either order; a file's lines come first, a server last."""
-    path = tmp_path / "links.txt"
-    path.write_text("0 1 9 inf\n")
-    settings = ["algorithm=dsgd", "topology=complete", "topology.latency=3", f"topology.links={path}"]
-    draws = ["topology.edge_latency={uniform: [1, 2]}", "topology.edge_bandwidth={lognormal: [3, 1]}"]
-    ends = np.array([[0, 1], [2, 3], [3, 2], [4, -1], *([i, 7] for i in range(7))])
-
-    def seconds(floats: float, *more: str):
-        experiment = assemble(load_config(PROBLEM, [*settings, *draws, *more]))
-        return experiment.topology.seconds(ends, np.full(len(ends), floats), experiment.world)
-
-    alone = seconds(0.0)
-    assert alone[[0, 3]].tolist() == [9.0, 3.0]
-    assert ((np.delete(alone, [0, 3]) >= 1) & (np.delete(alone, [0, 3]) <= 2)).all()
-    assert alone[1] == alone[2]
-    assert len(np.unique(alone)) == len(ends) - 1
-    per_float = seconds(1.0) - alone
-    assert per_float[[0, 3]].tolist() == [0.0, 0.0]
-    assert (np.delete(per_float, [0, 3]) > 0).all()
-    assert (seconds(0.0) == alone).all()
-    assert (seconds(0.0, "seed=5")[4:] != alone[4:]).all()
 
 
 @pytest.mark.parametrize(

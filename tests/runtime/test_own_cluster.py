@@ -5,22 +5,18 @@ from __future__ import annotations
 import os
 import re
 import socket
-import subprocess
-import sys
-import tempfile
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
-import yaml
 
 import raylfl
+from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.errors import BadConfig
 from raylfl.runtime.ray import connection
-from raylfl.runtime.ray.connection import listens, ray_folder
-from tests.runtime.faults import actors, finished, log_of, outcome
+from raylfl.runtime.ray.connection import listens, ray_folder, store_bytes
+from tests.runtime.faults import actors, log_of, outcome
 from tests.runtime.tiny import FOCUS
 
 SMALL = ["runtime.backend=ray", "runtime.workers=1", "runtime.cpus_per_worker=0.5", "runtime.object_store_mb=80"]
@@ -119,30 +115,9 @@ def test_a_folder_that_is_not_writable_is_replaced_and_reported_or_the_remedy_is
         ray_folder()
 
 
-def in_a_room_of_its_own(mounts, *arguments):
-    """`raylfl ARGUMENTS` with mounts of its own; skips where that is not allowed."""
-    probe = subprocess.run(["unshare", "-m", "sh", "-c", mounts], capture_output=True)
-    if probe.returncode:
-        pytest.skip("mounting is not allowed here")
-    command = " ".join([sys.executable, "-m", "raylfl", *arguments])
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    line = ["unshare", "-m", "sh", "-c", f"{mounts} && exec {command}"]
-    return finished(subprocess.Popen(line, start_new_session=True, **pipes))
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("mounts", "words"),
-    [
-        ("mount -t tmpfs -o size=40m none /dev/shm", "/dev/shm has only 40 MiB free: Ray keeps objects in files"),
-        ("mount -t tmpfs -o ro none /tmp", "/tmp/ray cannot be written (Read-only file system)"),
-    ],
-)
-def test_small_shared_memory_and_a_read_only_tmp_are_reported_without_changing_bits(tmp_path, mounts, words):
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as home:  # visible beside another /tmp
-        path, run_dir = Path(home) / "focus.yaml", Path(home) / "tiny" / "it"
-        path.write_text(yaml.safe_dump({**FOCUS, "logging": {"report": False, "dir": home, "id": "it"}}))
-        code, _, err = in_a_room_of_its_own(mounts, "run", str(path), *SMALL)
-        assert code == 0, err
-        assert words in log_of(run_dir)
-        assert outcome(run_dir) == outcome(raylfl.run(FOCUS, [f"logging.dir={tmp_path}"]).run_dir)
+def test_an_object_store_that_does_not_fit_into_shared_memory_is_reported(monkeypatch):
+    monkeypatch.setattr("psutil.disk_usage", lambda path: SimpleNamespace(free=90 * 2**20))
+    assert store_bytes(RuntimeConfig(object_store_mb=80)) == (80 * 2**20, [])
+    size, (note,) = store_bytes(RuntimeConfig(object_store_mb=100))
+    assert size == 100 * 2**20
+    assert note.startswith("/dev/shm has only 90 MiB free: Ray keeps objects in files on disk")

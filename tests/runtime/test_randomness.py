@@ -110,16 +110,6 @@ def unrelated(one, other):
     return abs((one * other).mean()) < Z / np.sqrt(one.size)
 
 
-@pytest.mark.parametrize("name", DRAWS)
-def test_a_draw_differs_between_seeds_rounds_and_clients(name):
-    numbers = table(name)
-    assert unrelated(numbers, table(name, seed=1))
-    assert unrelated(numbers[1:], numbers[:-1])
-    shares = 1 / (numbers.shape[1] - 1)  # cohorts of a fixed size, others have one fewer
-    neighbours = (numbers[:, 1:] * numbers[:, :-1]).mean()
-    assert -Z / np.sqrt(numbers.size) - shares < neighbours < Z / np.sqrt(numbers.size)
-
-
 def test_no_two_draws_share_random_numbers():
     for one, other in itertools.combinations(DRAWS, 2):
         together = not any({one, other} <= group for group in ALTERNATIVES)

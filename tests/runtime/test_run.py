@@ -67,27 +67,6 @@ def test_local_rates_follow_the_closed_form_of_the_schedule_in_every_round_and_s
     np.testing.assert_allclose(result.params.numpy(), x, rtol=1e-12)
 
 
-@pytest.mark.parametrize(("name", "uplink"), zip(SCHEDULES, ["both", "update"] * 2, strict=True))
-def test_scaffolds_variates_are_means_of_gradients_under_every_schedule(runs, name, uplink):
-    """Option 2 with the divisor sum_t eta_t: c_i+ is the mean of the client's gradients with weights eta_t."""
-    given = ["algorithm.name=scaffold", f"algorithm.uplink={uplink}", scheduled(name)]
-    steps = [1, 2, 3, 4, 5, 2]
-    result = run(QUADRATICS, runs, *given, f"local.steps={{list: {steps}}}")
-    data, x, variates = Quadratics(), np.ones(3), np.zeros((6, 3))
-    for r in range(6):
-        ends, c, renewed = [], variates.mean(axis=0), []
-        for i, (hessian, b) in enumerate(zip(data.hessians, data.b, strict=True)):
-            z, gradients = x.copy(), []
-            rates = [0.1 * SCHEDULES[name](r, t) for t in range(steps[i])]
-            for rate in rates:
-                gradients.append(hessian @ z - b)
-                z = z - rate * (gradients[-1] - variates[i] + c)
-            ends.append(z)
-            renewed.append(np.average(gradients, axis=0, weights=rates))
-        x, variates = np.mean(ends, axis=0), np.array(renewed)
-    np.testing.assert_allclose(result.params.numpy(), x, rtol=1e-11)
-
-
 @pytest.mark.parametrize(
     ("name", "algorithm"), one_in(3, [(name, algorithm) for name in SCHEDULES for algorithm in ("kgt", "led")])
 )
