@@ -30,7 +30,7 @@ from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.aggregation import Aggregating, Rule
 from raylfl.components.options import Doc, Ge, Gt, Lt
 from raylfl.core.algorithm import Info, ServerState, State
-from raylfl.core.elementwise import elementwise
+from raylfl.core.chunked_matrix import elementwise
 from raylfl.core.population import Population, Round
 
 

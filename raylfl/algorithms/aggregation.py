@@ -25,8 +25,8 @@ from torch import Tensor
 from raylfl.components.options import Doc
 from raylfl.core.algorithm import Info, ServerState, State, normalise
 from raylfl.core.arrays import Floats
+from raylfl.core.chunked_matrix import LIGHT, elementwise
 from raylfl.core.draws import Law, at_least_once, exchangeable, fixed_set
-from raylfl.core.elementwise import LIGHT, elementwise
 from raylfl.core.population import Round, SystemInfo
 from raylfl.core.reduce import weighted_sum
 from raylfl.core.summing import Coefficients, Summing

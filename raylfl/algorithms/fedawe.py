@@ -26,7 +26,7 @@ from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State, Work
-from raylfl.core.elementwise import elementwise
+from raylfl.core.chunked_matrix import elementwise
 from raylfl.core.population import Population, Round
 from raylfl.core.reduce import column, tree_sum
 

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
 from raylfl.core.algorithm import Info, ServerState, State, Work
-from raylfl.core.elementwise import elementwise
+from raylfl.core.chunked_matrix import elementwise
 from raylfl.core.population import Population, Round
 from raylfl.core.reduce import column
 from raylfl.core.summing import Coefficients, Summing

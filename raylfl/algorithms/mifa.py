@@ -24,8 +24,8 @@ from torch import Tensor
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.calibration import memory_lr
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State
+from raylfl.core.chunked_matrix import elementwise
 from raylfl.core.client_rows import Table
-from raylfl.core.elementwise import elementwise
 from raylfl.core.population import Population, Round, SystemInfo
 from raylfl.core.reduce import tree_sum, weighted_sum
 

@@ -6,14 +6,15 @@ the start of every client's work and of every measurement, like its Python attri
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from raylfl.core.matching import matching
-from raylfl.errors import BadConfig
+from raylfl.errors import BadConfig, BadValue
 
 LARGEST = 2**48  # of an integer that travels: sums of float64 numbers up to it are exact enough to be rounded
 
@@ -83,3 +84,19 @@ class Packing:
                 piece = piece.round()
             buffers.append(piece.reshape(len(rows), *b.shape).to(b.dtype))
         return buffers
+
+
+def matching(patterns: Sequence[str], names: Iterable[str], key: str, need: str) -> set[str]:
+    """The names that a pattern matches; the name of a layer matches everything in it.
+
+    Raises BadValue for the option `key` if a pattern matches no name. need: what a pattern must be, for the message.
+    """
+    names, matches = list(names), set[str]()
+    for pattern in patterns:
+        matched = {name for name in names if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")}
+        if not matched:
+            near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.0)
+            hint = f"the nearest are {', '.join(near)}" if near else "there are none"
+            raise BadValue(key, got=pattern, need=need, hint=hint)
+        matches |= matched
+    return matches

@@ -1,8 +1,8 @@
-"""Matrices whose rows are stored in several tensors, read in blocks of columns without a copy of the whole matrix."""
+"""Matrices whose rows are in several tensors, and functions of their blocks of columns on all cores, without copies."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from raylfl.core.threads import one_thread
+from raylfl.core.threads import on_all_cores, one_thread
 
 LARGE = 32 * 2**20  # bytes of the smallest matrix whose rows stay in several tensors
 NARROWEST = 8192  # least number of columns in a block; slicing many pieces more finely takes longer than adding them
+SPAN = 2**18  # numbers in a block; the temporary results of a block fit in the caches
+LIGHT = 2**21  # numbers; for a step of two operations, fewer are faster in one call than divided among threads
 FACTORIES = (torch.ops.aten.new_empty.default, torch.ops.aten.new_zeros.default)  # operators that read no entry
 
 
@@ -116,3 +118,35 @@ def as_matrix(pieces: Sequence[Tensor]) -> Tensor:
     if len(nonempty) < 2 or nonempty[0].ndim != 2 or size < LARGE:
         return torch.cat(nonempty)
     return ChunkedMatrix(nonempty)
+
+
+def elementwise(step: Callable[..., tuple[Tensor, ...]], *vectors: Tensor, at_once: int = SPAN) -> tuple[Tensor, ...]:
+    """The tensors step(*vectors), computed on blocks of columns in parallel, with the same bits as one call.
+
+    vectors: vectors [d] or matrices [R, d]. Column j of a result must depend on columns j of the vectors only. at_once:
+    up to this number of columns there is one call.
+
+    >>> elementwise(lambda x, u: (x - 0.5 * u,), Tensor([1.0, 2.0]), Tensor([2.0, 4.0]))
+    (tensor([0., 0.]),)
+    """
+    if not any(isinstance(vector, ChunkedMatrix) for vector in vectors) and vectors[0].shape[-1] <= at_once:
+        return step(*vectors)
+    empty = step(*(columns(vector, slice(0, 0)) for vector in vectors))
+    out = tuple(none.new_empty(*none.shape[:-1], vectors[0].shape[-1]) for none in empty)
+
+    def block(span: slice) -> None:
+        for result, part in zip(out, step(*(columns(vector, span) for vector in vectors)), strict=True):
+            result[..., span] = part
+
+    on_all_cores(block, spans(*vectors))
+    return out
+
+
+def spans(*vectors: Tensor) -> list[slice]:
+    """Slices that cut the columns of these vectors [d] and matrices [R, d] into blocks of about SPAN numbers.
+
+    A block has at least NARROWEST columns, except for the last block.
+    """
+    width, rows = vectors[0].shape[-1], max(len(v) if v.ndim > 1 else 1 for v in vectors)
+    step = max(SPAN // rows, NARROWEST)
+    return [slice(start, min(start + step, width)) for start in range(0, width, step)]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
+import os
+import tempfile
 from collections.abc import Callable
 
 import numpy as np
@@ -9,10 +12,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from raylfl.core.chunked_matrix import as_matrix, columns
-from raylfl.core.elementwise import spans
-from raylfl.core.large import empty_matrix
+from raylfl.core.chunked_matrix import as_matrix, columns, spans
 from raylfl.core.threads import on_all_cores
+from raylfl.errors import RaylflError
+
+IN_MEMORY = 2**30  # bytes of the largest matrix that is not a file
 
 
 class Table:
@@ -20,7 +24,7 @@ class Table:
 
     It is the only server state that is changed in place: the server step writes the rows of the received clients. Rows
     are stored in the order of their first writes (`clients`, `matrix`); a very large matrix is stored in a file
-    (`raylfl.core.large`).
+    (`empty_matrix`).
     """
 
     def __init__(self, like: Tensor):
@@ -120,3 +124,24 @@ class Table:
         table = Table(rows.new_empty(rows.shape[1]))
         table.write(state["clients"].numpy(), rows)
         return table
+
+
+def empty_matrix(rows: int, width: int, like: Tensor) -> Tensor:
+    """An uninitialised matrix [rows, width] with the dtype and device of `like`.
+
+    A large matrix on the CPU is a file in the temporary folder (TMPDIR). The system loads and saves parts of the file
+    as needed, and removes the file when the tensor is freed. Raises RaylflError if the folder has too little space.
+    """
+    size = rows * width * like.element_size()
+    if size <= IN_MEMORY or like.device.type != "cpu":
+        return like.new_empty(rows, width)
+    try:
+        with tempfile.TemporaryFile(prefix="raylfl-rows-") as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+            memory = mmap.mmap(file.fileno(), size)
+    except OSError as error:
+        raise RaylflError(
+            f"a matrix of {rows} vectors, {size / 2**30:.1f} GiB, does not fit into {tempfile.gettempdir()} "
+            f"({error.strerror}): set TMPDIR to a folder with more room"
+        ) from error
+    return torch.frombuffer(memory, dtype=like.dtype).view(rows, width)

@@ -9,8 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from raylfl.core.chunked_matrix import ChunkedMatrix
-from raylfl.core.elementwise import elementwise
+from raylfl.core.chunked_matrix import ChunkedMatrix, elementwise
 from raylfl.core.transfer import to_device
 
 BLOCK = 16_384  # columns that are processed at a time

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from raylfl.config.identity import fingerprint_of_config
-from raylfl.core.links import end_name
+from raylfl.core.costs import end_name
 from raylfl.diagnostics.metric_names import names_of
 from raylfl.errors import RaylflError, did_you_mean, exits_as_errors, note_own_code
 from raylfl.experiment.parts import Experiment

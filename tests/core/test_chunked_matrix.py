@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from raylfl.core import chunked_matrix, elementwise, large
+from raylfl.core import chunked_matrix, client_rows
 from raylfl.core.chunked_matrix import ChunkedMatrix, as_matrix, columns, norms, select
 from raylfl.core.client_rows import Table
 from raylfl.core.reduce import tree_sum, weighted_sum
@@ -41,7 +41,7 @@ def never_whole(monkeypatch):
         tree_sum,
         lambda rows: weighted_sum(rows, WEIGHTS),
         lambda rows: weighted_sum(select(rows, [5, 0, 3]), WEIGHTS[:3]),
-        lambda rows: elementwise.elementwise(lambda r: (r.square() - r[0],), rows)[0],
+        lambda rows: chunked_matrix.elementwise(lambda r: (r.square() - r[0],), rows)[0],
         lambda rows: inner_products_f64(rows, rows),
         lambda rows: inner_products_f64(rows, rows, np.array([2, 6]), np.array([0, 1, 6])),
         lambda rows: norms(rows),
@@ -96,16 +96,16 @@ def test_only_large_matrices_in_several_pieces_stay_apart(monkeypatch):
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Every table is a file, all rows are apart, and blocks have a few columns."""
-    monkeypatch.setattr(large, "IN_MEMORY", -1)
+    monkeypatch.setattr(client_rows, "IN_MEMORY", -1)
     monkeypatch.setattr(chunked_matrix, "LARGE", 0)
-    monkeypatch.setattr(elementwise, "SPAN", 8)
-    monkeypatch.setattr(elementwise, "NARROWEST", 2)
+    monkeypatch.setattr(chunked_matrix, "SPAN", 8)
+    monkeypatch.setattr(chunked_matrix, "NARROWEST", 2)
 
 
 def test_a_table_in_a_file_remembers_what_one_in_memory_does(small_blocks, monkeypatch):
     in_file, generator = Table(torch.zeros(9)), np.random.default_rng(0)
     with monkeypatch.context() as patch:
-        patch.setattr(large, "IN_MEMORY", 2**30)
+        patch.setattr(client_rows, "IN_MEMORY", 2**30)
         in_memory = Table(torch.zeros(9))
         in_memory.write([3], torch.ones(1, 9))
     in_file.write([3], torch.ones(1, 9))
@@ -113,7 +113,7 @@ def test_a_table_in_a_file_remembers_what_one_in_memory_does(small_blocks, monke
         clients = generator.choice(30, size=5, replace=False)
         rows = torch.from_numpy(generator.standard_normal((5, 9)).astype(np.float32))
         for table, room in ((in_file, -1), (in_memory, 2**30)):
-            monkeypatch.setattr(large, "IN_MEMORY", room)
+            monkeypatch.setattr(client_rows, "IN_MEMORY", room)
             table.change(clients, lambda old, new: 0.5 * old + new, ChunkedMatrix([rows[:2], rows[2:]]))
     assert in_file.clients == in_memory.clients
     assert torch.equal(in_file.matrix, in_memory.matrix)
@@ -125,7 +125,7 @@ def test_a_table_in_a_file_remembers_what_one_in_memory_does(small_blocks, monke
 
 
 def test_a_table_that_outgrows_memory_moves_to_a_file(monkeypatch):
-    monkeypatch.setattr(large, "IN_MEMORY", 3 * 4 * 2)
+    monkeypatch.setattr(client_rows, "IN_MEMORY", 3 * 4 * 2)
     table, files, reserved = Table(torch.zeros(2)), [], os.posix_fallocate
     monkeypatch.setattr(os, "posix_fallocate", lambda *where: files.append(where[-1]) or reserved(*where))
     for client in range(20):

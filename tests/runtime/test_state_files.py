@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from raylfl.core.client_rows import Table
-from raylfl.core.costs import Costs
-from raylfl.core.links import Links
+from raylfl.core.costs import Costs, Links
 from raylfl.runtime.records.state_files import (
     NUMBERS,
     Damaged,

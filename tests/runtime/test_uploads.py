@@ -12,7 +12,7 @@ from raylfl.algorithms.fedawe import FedAWE
 from raylfl.algorithms.fedmgda import FedMGDA
 from raylfl.algorithms.mifa import MIFA, FedVARP
 from raylfl.algorithms.optimal_sampling import OptimalSampling
-from raylfl.core import chunked_matrix, elementwise
+from raylfl.core import chunked_matrix
 from raylfl.core.chunked_matrix import ChunkedMatrix, reorder_rows
 from raylfl.core.population import Population
 from raylfl.runtime.round import dispatch
@@ -66,8 +66,8 @@ def test_server_steps_read_rows_where_they_are_and_never_copy_all(monkeypatch, m
             yield server["x"]
 
     whole = list(servers(lambda rows: rows))
-    monkeypatch.setattr(elementwise, "SPAN", 0)
-    monkeypatch.setattr(elementwise, "NARROWEST", 3)
+    monkeypatch.setattr(chunked_matrix, "SPAN", 0)
+    monkeypatch.setattr(chunked_matrix, "NARROWEST", 3)
     monkeypatch.setattr(ChunkedMatrix, "whole", refused)
     apart = list(servers(lambda rows: ChunkedMatrix(rows.split(1))))
     assert all(map(torch.equal, apart, whole))

@@ -18,8 +18,7 @@ from typing_extensions import TypedDict  # pydantic does not support Python 3.11
 from raylfl.config.text import refuse_other
 from raylfl.core.algorithm import ServerState, State
 from raylfl.core.client_rows import Table
-from raylfl.core.costs import Costs
-from raylfl.core.links import Links
+from raylfl.core.costs import Costs, Links
 from raylfl.errors import headline
 from raylfl.runtime.records.files import open_plain, read_plain
 from raylfl.runtime.round.state import Average, FederationState

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from raylfl.core.arrays import Floats
-from raylfl.core.large import empty_matrix
+from raylfl.core.client_rows import empty_matrix
 from raylfl.core.threads import one_thread
 from raylfl.solvers.simplex import min_norm_point
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from raylfl.core.algorithm import ServerState, State
-from raylfl.core.costs import Costs
-from raylfl.core.links import Links
+from raylfl.core.costs import Costs, Links
 from raylfl.core.population import Round
 from raylfl.experiment.parts import UNSEEN
 from raylfl.runtime.workers.backend import Handle

@@ -12,8 +12,8 @@ import torch
 
 from raylfl.config.components import construct
 from raylfl.config.groups.top import ModelConfig
+from raylfl.core.buffers import matching
 from raylfl.core.keyed import keyed_int
-from raylfl.core.matching import matching
 from raylfl.core.oracle import private_randomness
 from raylfl.core.threads import limit_threads
 from raylfl.core.torch_state import torch_defaults
