@@ -59,9 +59,14 @@ def complete(
         begun = sum(run.begun for run in missing)
         resumed = f" ({begun} resumed)" if begun else ""
         say(f"runs     {len(missing)} to do{resumed}, {len(runs) - len(missing)} found in {shown(runs[0].path.parent)}")
-    started = last = time.monotonic()
+
+    def make(run: PlannedRun) -> None:
+        with Watcher() if show and watch is None else nullcontext(watch) as watching:
+            run.make(watching, callbacks)
+
+    started, last, observed = time.monotonic(), time.monotonic(), watch is not None or bool(callbacks)
     try:
-        with sigterm_interrupts(), closing(_ended(missing, jobs, watch, callbacks, show, shared)) as ended:
+        with sigterm_interrupts(), closing(_ended(missing, jobs, make, observed, shared)) as ended:
             for count, run in enumerate(ended, 1):
                 now = time.monotonic()
                 if show and (count == len(missing) or now - last >= seconds):
@@ -76,19 +81,14 @@ def complete(
 
 
 def _ended(
-    runs: Sequence[PlannedRun],
-    jobs: int | None,
-    watch: Callable[[Progress], None] | None,
-    callbacks: Sequence[Callback],
-    show: bool,
-    shared: bool,
+    runs: Sequence[PlannedRun], jobs: int | None, make: Callable[[PlannedRun], None], observed: bool, shared: bool
 ) -> Generator[PlannedRun, None, None]:
-    """Makes the runs; yields each when it has ended."""
+    """Makes the runs, in this process by `make`, as it must if they are observed; yields each when it has ended."""
     if not runs:
         return
     runtime = runs[0].load().runtime
     inside = any(run.objects or str(run.url).startswith("memory://") for run in runs)  # only in this process
-    alone = watch is not None or bool(callbacks) or inside or runtime.processes > 1
+    alone = observed or inside or runtime.processes > 1
     if not alone and shared and address_of(runtime) is not None:
         with cluster_for(runtime) as cluster:
             cluster.ready()
@@ -104,8 +104,7 @@ def _ended(
         return
     with cluster_for(runtime):
         for run in runs:
-            with Watcher() if show and watch is None else nullcontext(watch) as watching:
-                run.make(watching, callbacks)
+            make(run)
             yield run
 
 
