@@ -180,9 +180,11 @@ class Fuzz:
         """Runs the command in a separate process, which SIGKILL ends at "phase:round"."""
         child = os.fork()
         if child == 0:
-            fault = self.folder / "kills"
-            fault.write_text(f"{at}\n")
-            os.environ["RAYLFL_FAULT"] = str(fault)
+            faults = self.folder / "kills"
+            shutil.rmtree(faults, ignore_errors=True)
+            faults.mkdir()
+            (faults / at).touch()
+            os.environ["RAYLFL_FAULT"] = str(faults)
             with redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
                 code = command_line(arguments)
             os._exit(code)

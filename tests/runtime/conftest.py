@@ -43,9 +43,9 @@ def forked(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def kill_file(tmp_path_factory):
-    """The file of kill points of a cluster's processes."""
-    return tmp_path_factory.mktemp("faults") / "kill"
+def kill_folder(tmp_path_factory):
+    """The folder of kill points of a cluster's processes."""
+    return tmp_path_factory.mktemp("faults")
 
 
 @pytest.fixture(scope="session")

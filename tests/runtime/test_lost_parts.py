@@ -33,11 +33,11 @@ from tests.runtime.tiny import ONE_BY_ONE, Points
 
 
 @pytest.fixture(scope="module")
-def cluster(kill_file):
+def cluster(kill_folder):
     """A head with room for two workers, in whose processes kill points are active."""
     from ray.cluster_utils import Cluster
 
-    with lean_ray(RAYLFL_FAULT=str(kill_file), **SOON):
+    with lean_ray(RAYLFL_FAULT=str(kill_folder), **SOON):
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "resources": {"red": 1}, **SMALL})
         ray.init(address=cluster.address, **QUIET)
     yield cluster
@@ -62,14 +62,15 @@ def on_ray(config, runs, *overrides, watch=None):
     [("focus", []), ("push_pull", []), ("scaffold", ["runtime.placement=pinned", "runtime.vectorize=never"])],
 )
 def test_parts_killed_before_and_after_their_work_and_the_server_between_row_and_checkpoint(
-    kept, runs, kill_file, algorithm, overrides
+    kept, runs, kill_folder, algorithm, overrides
 ):
     """A worker before its work, one after its work and before the result is fetched; then the server; at last a worker
     from outside, at any moment. Workers hold the rows of push_pull's nodes and the states of scaffold's clients.
     """
     config = {**PERFECT, "algorithm": {"name": algorithm}, "rounds": 16, "checkpoint": {"every": 5, "keep": 1}}
     clean = run(config, runs, *overrides[1:])
-    kill_file.write_text("work:3\nworked:5\nlog:12")
+    for point in ("work:3", "worked:5", "log:12"):
+        (kill_folder / point).touch()
     struck_from_outside = []
 
     def strike(progress):
@@ -78,7 +79,7 @@ def test_parts_killed_before_and_after_their_work_and_the_server_between_row_and
             struck_from_outside[0].send_signal(signal.SIGKILL)
 
     struck = on_ray(config, runs, *overrides, watch=strike)
-    assert kill_file.read_text() == ""
+    assert not list(kill_folder.iterdir())
     assert struck_from_outside
     assert outcome(struck.run_dir) == outcome(clean.run_dir)
     log = log_of(struck.run_dir)

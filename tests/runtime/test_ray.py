@@ -34,9 +34,9 @@ from tests.shares import also
 
 
 @pytest.fixture(scope="module")
-def cluster(kill_file):
+def cluster(kill_folder):
     """One small cluster for the whole file, in whose processes kill points are active: starting Ray is slow."""
-    with lean_ray(RAYLFL_FAULT=str(kill_file)):
+    with lean_ray(RAYLFL_FAULT=str(kill_folder)):
         ray.init("local", num_cpus=2, **SMALL, **QUIET)
     yield
     ray.shutdown()
@@ -329,14 +329,14 @@ def test_vectors_do_not_travel_through_the_object_store(veterans, joins, tmp_pat
     assert all(vector < each < 1.01 * vector for each in received)
 
 
-def test_workers_killed_in_mid_round_change_no_bit(veterans, joins, kill_file, tmp_path):
+def test_workers_killed_in_mid_round_change_no_bit(veterans, joins, kill_folder, tmp_path):
     """One in an exchange of round 1, one before its work of round 3, one after that of round 5."""
     config = config_of("scaffold", **FULL) | {"rounds": 8}
-    kill_file.write_text("")
     carry_out(config, tmp_path / "here")
-    kill_file.write_text("exchange:1\nwork:3\nworked:5")
+    for point in ("exchange:1", "work:3", "worked:5"):
+        (kill_folder / point).touch()
     carry_out(config, tmp_path / "there", rows=session_on(veterans[:3]))
-    assert kill_file.read_text() == ""
+    assert not list(kill_folder.iterdir())
     assert outcome(tmp_path / "there") == outcome(tmp_path / "here")
     log = log_of(tmp_path / "there")
     assert log.count("other workers take its work") == 3
