@@ -92,7 +92,7 @@ def _ended(
     if not alone and shared and address_of(runtime) is not None:
         with cluster_for(runtime) as cluster:
             cluster.ready()
-            if several_nodes():
+            if sum(node.get("CPU", 0.0) > 0 for node in nodes_of_cluster()) > 1:
                 yield from on_nodes(runs)
                 return
     # in one process each: nothing in the config requires Ray
@@ -143,11 +143,6 @@ def room(runtime: RuntimeConfig, count: int, jobs: int | None) -> tuple[float, l
 
 
 # -- on the nodes of a cluster, each run in a placement group with its workers ---------------------------------------
-
-
-def several_nodes() -> bool:
-    """Whether more than one node of the cluster has CPUs for workers."""
-    return sum(node.get("CPU", 0.0) > 0 for node in nodes_of_cluster()) > 1
 
 
 def on_nodes(runs: Sequence[PlannedRun]) -> Iterator[PlannedRun]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -169,7 +170,8 @@ class ActorGroup:
     def suit(self, runtime: RuntimeConfig, setup: WorkerSetup) -> bool:
         """Prepares the group for a run with these settings; returns False if the run needs other actors."""
         most, reservation = most_workers(runtime, setup), self.reservation
-        if _share(self.runtime) != _share(runtime) or setup.nodes or not (runtime.workers or 1) <= len(self.workers):
+        share = attrgetter("cpus_per_worker", "gpus", "processes")
+        if share(self.runtime) != share(runtime) or setup.nodes or not (runtime.workers or 1) <= len(self.workers):
             return False
         if reservation is None or reservation.names or len(self.workers) > most:
             return False
@@ -194,10 +196,6 @@ def most_workers(runtime: RuntimeConfig, setup: WorkerSetup) -> int:
         return runtime.workers or setup.population.count
     fit = workers_that_fit(runtime, nodes_of_cluster())
     return min(setup.population.count, max(fit, len(set(setup.nodes))))
-
-
-def _share(runtime: RuntimeConfig) -> tuple[float, float, int]:
-    return runtime.cpus_per_worker, runtime.gpus, runtime.processes
 
 
 def _this_node() -> Any:
