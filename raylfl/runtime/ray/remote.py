@@ -115,7 +115,7 @@ class RemoteRun:
         if self._group is None:
             runtime, setup = self.experiment.config.runtime, self.experiment.setup
             self._group = self.cluster.take_actors(runtime, setup, self._print)
-        group, self._regrouping, self._advanced = self._group, False, False
+        group, self._regrouping, self._advanced, self._news = self._group, False, False, None
         workers, wanted = len(group.workers), self.experiment.config.runtime.workers or 0
         if group.reservation is not None and workers < wanted:
             lack = group.reservation.lack()
@@ -147,8 +147,6 @@ class RemoteRun:
         except Exception:
             self.cluster.await_answer()  # raises an error if Ray itself caused this one
             raise
-        finally:
-            self._news = None
 
     def _save(self, stream: Any) -> None:
         """Ends the server's call of a paced run, which waits after a round, with a checkpoint."""
