@@ -73,7 +73,7 @@ def time_limit(seconds: float | None) -> Iterator[None]:
 def handlers_kept(*numbers: int, within: Handler | None = None) -> Iterator[None]:
     """A context whose end restores the handlers of these signals; no effect outside the main thread.
 
-    within: their function in the context.
+    within: the function that these signals call in the context.
     """
     if not _in_main_thread():
         yield
