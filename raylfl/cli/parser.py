@@ -124,9 +124,6 @@ def _parser() -> argparse.ArgumentParser:
         text = "take a URL from the machine that was killed, or lost, as it worked there"
         sub.add_argument("--take-over", action="store_true", help=text)
 
-    def trust(sub: Any, text: str) -> None:
-        sub.add_argument("--trust", action="store_true", help=text)
-
     sub = command("run", commands.run, "execute one federated run", config=True)
     sub.add_argument("--print-config", action="store_true", help="print the resolved config and stop")
     sub.add_argument("--or-resume", action="store_true", help="if the run with this logging.id exists, continue it")
@@ -140,7 +137,8 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("resume", commands.resume, "continue a run from its newest intact checkpoint")
     sub.add_argument("run_dir", metavar="RUN_DIR", help="a run's directory, or its URL")
     overrides(sub, "rounds may be raised")
-    trust(sub, "load objects.pkl, and the classes that a run from elsewhere names: executes code")
+    text = "load objects.pkl, and the classes that a run from elsewhere names: executes code"
+    sub.add_argument("--trust", action="store_true", help=text)
     take_over(sub)
     sub = command(
         "sweep", commands.sweep, "search over config keys with Ray Tune; writes a table of trials and a report"
@@ -151,7 +149,8 @@ def _parser() -> argparse.ArgumentParser:
         "--resume", metavar="DIR", help="continue the sweep in this directory, or at this URL, without its file"
     )
     take_over(sub)
-    trust(sub, "import the classes that a sweep from elsewhere names: executes code")
+    text = "import the classes that a sweep from elsewhere names: executes code"
+    sub.add_argument("--trust", action="store_true", help=text)
     sub = command(
         "report", commands.report, "write curves, tables and a page about runs; seeds of one setting are pooled"
     )

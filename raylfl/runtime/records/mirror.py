@@ -82,14 +82,9 @@ class Mirror:
                 f"{self.folder / STATE} says that this folder is copied to {self.url}, but only "
                 f"{staging(self.url)} is: raylfl resume {self.url}, or delete the file to continue without a URL"
             )
-        mine = Owner(self.token, command)
         if copy_token(self.storage) not in (None, self.token, self.state.source):
             raise Displaced(f"{self.url} was continued on another machine: raylfl resume {self.url}")
-        if not self.storage.create(OWNER, mine.encode()):
-            owner = Owner.of(self.storage)
-            if owner is not None and owner.token != self.token:
-                raise in_use(self.url, owner)
-            self.storage.write(OWNER, mine.encode())
+        Owner(self.token, command).claim(self.storage)
         self._held = True
 
     def release(self) -> None:
@@ -244,13 +239,9 @@ def begin(folder: Path, url: str, command: str) -> bool:
     """
     if exists(url):
         return False
-    storage, mine = Storage(url), Owner(secrets.token_hex(8), command)
-    if not storage.create(OWNER, mine.encode()):
-        owner = Owner.of(storage)
-        if owner is not None:
-            raise in_use(url, owner, f"delete {url}/{OWNER}")
-        storage.write(OWNER, mine.encode())
-    MirrorState(url, mine.token, {}).write(folder)
+    owner = Owner(secrets.token_hex(8), command)
+    owner.claim(Storage(url), f"delete {url}/{OWNER}")
+    MirrorState(url, owner.token, {}).write(folder)
     return True
 
 

@@ -225,8 +225,14 @@ class Owner:
     host: str = field(default_factory=platform.node)
     process: int = field(default_factory=os.getpid)
 
-    def encode(self) -> bytes:
-        return (json.dumps(asdict(self)) + "\n").encode()
+    def claim(self, storage: Storage, remedy: str | None = None) -> None:
+        """Writes this owner; raises BadConfig, with the remedy (`in_use`), if another folder owns the storage."""
+        content = (json.dumps(asdict(self)) + "\n").encode()
+        if not storage.create(OWNER, content):
+            owner = Owner.of(storage)
+            if owner is not None and owner.token != self.token:
+                raise in_use(storage.url, owner, remedy)
+            storage.write(OWNER, content)
 
     @staticmethod
     def of(storage: Storage) -> Owner | None:
