@@ -7,15 +7,13 @@ hold gets no value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from ray.tune.search import Searcher
 
 from raylfl.core.keyed import keyed, keyed_int
-from raylfl.errors import Say
 from raylfl.report.labels import canonical
 from raylfl.tune.journal import Trial
 from raylfl.tune.score import SCORE
@@ -25,6 +23,8 @@ from raylfl.tune.spec import Sweep, show
 if TYPE_CHECKING:
     import optuna
     from ray.tune.search.optuna import OptunaSearch
+
+    from raylfl.tune.tuner import SweepRun
 
 NAME = "cell"  # of an Optuna study, which is alone in its storage
 DRAWS = 1000  # random points that are drawn to find one that no trial has run
@@ -76,7 +76,11 @@ class Study:
         """Enqueues a random setting that no trial has run as the next proposal; false if DRAWS draws find none."""
         for k in range(DRAWS):
             draws = keyed(self.seed, "optuna/unseen", self.number, len(self.proposed), k)
-            values = self.space.point(self.cell, partial(_draw, draws), self.base)
+
+            def draw(key: str, domain: Domain, draws: np.random.Generator = draws) -> Any:
+                return domain.draw(draws)
+
+            values = self.space.point(self.cell, draw, self.base)
             if canonical(values) not in self.proposed:
                 self.study.enqueue_trial(self._parameters(values))
                 return True
@@ -113,28 +117,16 @@ class Study:
         return key if len(domains) == 1 else f"{key}#{domains.index(domain)}"
 
 
-def _draw(draws: np.random.Generator, key: str, domain: Domain) -> Any:
-    return domain.draw(draws)
-
-
 class Studies(Searcher):
     """The searcher of a sweep with search=optuna: the cells take turns, `samples` settings each.
 
-    trials, scores: as of `Study`, of all cells. plan: plans the trial of a proposed setting (number, values), and
-    returns Ray Tune's config of it. config: the same for an existing trial.
+    run: has the trials so far, and plans those of proposed settings. scores: as of `Study`, of all cells.
     """
 
-    def __init__(
-        self,
-        sweep: Sweep,
-        trials: Sequence[Trial],
-        scores: Mapping[str, float],
-        plan: Callable[[int, Values], dict[str, Any]],
-        config: Callable[[Trial], dict[str, Any]],
-        say: Say,
-    ):
+    def __init__(self, run: SweepRun, scores: Mapping[str, float]):
+        sweep = run.sweep
         super().__init__(metric=SCORE, mode=sweep.score.direction)
-        self.sweep, self.plan, self.config, self.say = sweep, plan, config, say
+        self.run, trials = run, run.trials
         self.studies = [
             Study(sweep, number, cell, [t for t in trials if cell.items() <= t.values.items()], scores)
             for number, cell in enumerate(sweep.cells())
@@ -153,18 +145,19 @@ class Studies(Searcher):
             if interrupted is not None:
                 trial = interrupted.waiting.pop(0)
                 self._observed[trial_id] = interrupted, trial.id
-                return self.config(trial)
+                return self.run.config(trial)
             study = max(self.studies, key=lambda study: study.left)
             proposed = study.propose(trial_id)
             if proposed is None:
                 cell = f" with {show(study.cell)}" if study.cell else ""
-                self.say(f"all settings{cell} have run: {study.left} fewer than samples={self.sweep.options.samples}")
+                samples = self.run.sweep.options.samples
+                self.run.say(f"all settings{cell} have run: {study.left} fewer than samples={samples}")
                 study.left = 0
                 continue
             values, observation = proposed
             self.next_setting, study.left = self.next_setting + 1, study.left - 1
             self._observed[trial_id] = study, observation
-            return self.plan(self.next_setting - 1, values)
+            return self.run.config(self.run.plan(self.next_setting - 1, values))
         return Searcher.FINISHED
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:

@@ -118,11 +118,7 @@ class SweepRun(Callback):
         ended = [trial for trial in self.trials if self.end_of(trial).state not in (OPEN, FAILED)]
         reports = {trial.id: self.reports(trial) for trial in ended}
         scores = {name: pairs[-1][1] if pairs else self.sweep.score.worst for name, pairs in reports.items()}
-
-        def propose(setting: int, values: Values) -> dict[str, Any]:
-            return self.config(self.plan(setting, values))
-
-        return Studies(self.sweep, self.trials, scores, propose, self.config, self.say)
+        return Studies(self, scores)
 
     def _tuner(self, left: Sequence[Trial], search: Any) -> tune.Tuner:
         """Ray Tune's Tuner for the trials that have not ended, `left`, or for those that `search` proposes."""

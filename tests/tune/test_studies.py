@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 from ray.tune.search import Searcher
@@ -48,9 +49,10 @@ class Search:
         def plan(setting, values):
             trial = Trial(f"{setting:03d}", setting, [0], values, ["run"])
             journal.plan(trial)
-            return config(trial)
+            return trial
 
-        return Studies(self.sweep, list(journal.trials.values()), scores, plan, config, self.said.append)
+        trials, say = list(journal.trials.values()), self.said.append
+        return Studies(SimpleNamespace(sweep=self.sweep, trials=trials, plan=plan, config=config, say=say), scores)
 
     def propose(self, most=1000):
         """Values of the next settings, in order, after a start that knows only journal and scores."""
