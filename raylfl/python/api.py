@@ -16,7 +16,7 @@ from raylfl.components.extras import require
 from raylfl.config.identity import identity, refuse_changes
 from raylfl.config.load import Config, compose, load_config
 from raylfl.config.objects import GROUPS, ObjectLayer, Objects, can_import, object_layer
-from raylfl.config.urls import is_url
+from raylfl.config.urls import is_url, join
 from raylfl.errors import BadConfig, UnusableConfig, exits_as_errors
 from raylfl.python.control import Callback, Progress, interactive, reason_to_stop
 from raylfl.python.result import Result, one_at_a_time, result_of
@@ -81,13 +81,13 @@ def run_or_resume(experiment: Experiment, watch: Watch | None) -> Result | None:
 
     Its `rounds` may be raised, and keys that do not define it may differ from the saved ones. Raises BadConfig.
     """
-    from raylfl.runtime.records.mirror import local_folder, local_view
+    from raylfl.runtime.records.mirror import exists, local_folder, local_view
     from raylfl.runtime.records.provenance import foreign
-    from raylfl.runtime.records.run_dir import find_existing
 
     config = experiment.config
-    address = find_existing(config.logging, config.top.name)
-    if address is None:
+    logging, run = config.logging, (config.top.name, str(config.logging.id))
+    address = str(logging.folder.joinpath(*run)) if logging.url is None else join(logging.url, *run)
+    if not ((Path(address) / "config.yaml").is_file() if logging.url is None else exists(address)):
         return begin(experiment, watch)
     view = local_view(address)
     before, _ = saved(view, address, (), False, {}, list(foreign(config.resolved)))
@@ -146,7 +146,7 @@ def saved(
         passed = {composed[g].get("class_path") for g in objects if isinstance(composed.get(g), dict)}
         way, trusted = f"{on_trust(address)}, or trust=True from Python", passed & set(read(folder).left_out)
         require_trust(folder / "config.yaml", composed, {*known, *trusted}, way, address)
-    again = _objects_again(folder, address, trust, objects)
+    again = _objects_again(folder, composed, address, trust, objects)
     try:
         before = load_config(folder / "config.yaml", (), ObjectLayer({}, again.objects))
     except BadConfig as error:
@@ -154,7 +154,9 @@ def saved(
     return before, load_config(before.resolved, overrides, again)
 
 
-def _objects_again(folder: Path, address: str | Path, trust: bool, objects: Objects) -> ObjectLayer:
+def _objects_again(
+    folder: Path, said: dict[str, Any], address: str | Path, trust: bool, objects: Objects
+) -> ObjectLayer:
     """The objects that the config of a saved run cannot name, from the caller or, with trust, from objects.pkl.
 
     Raises UnusableConfig if an object is neither given nor importable.
@@ -164,7 +166,6 @@ def _objects_again(folder: Path, address: str | Path, trust: bool, objects: Obje
     kept = read(folder)
     if not kept.left_out:
         return object_layer(objects)
-    said = compose(folder / "config.yaml")
     said["availability"] = (said.get("participation") or {}).get("availability")
     paths = {group: str((said.get(group) or {}).get("class_path")) for group in GROUPS}
     again = object_layer(objects, {group: path for group, path in paths.items() if path in kept.left_out})

@@ -31,6 +31,7 @@ from raylfl.core.population import ClientShards
 from raylfl.errors import BadConfig, RaylflError, Say
 from raylfl.experiment.parts import Experiment
 from raylfl.runtime.records.files import atomic_write, discard, read_plain, sync_folder
+from raylfl.runtime.records.lines import lines, parse_rows
 from raylfl.runtime.records.run_dir import OF_GRAPHS, RECORDS, RunDirectory, remedy
 from raylfl.runtime.records.state_files import (
     Damaged,
@@ -205,14 +206,21 @@ class Checkpoints:
             if name not in manifest["records"]:
                 raise Damaged(f"its manifest lacks {name}")
             try:
-                size, sha256 = manifest["records"][name], manifest["records_sha256"].get(name, "")
-                fault = self.run_dir.fault(name, size, sha256)
+                content, size = read_plain(self.run_dir.path / name), manifest["records"][name]
             except OSError as error:
-                fault = f"{name} cannot be read: {error.strerror}"
-            if fault:
-                with suppress(OSError):
-                    atomic_write(self.run_dir.path / f"damaged_{name}", read_plain(self.run_dir.path / name))
-                raise Damaged(fault)
+                raise Damaged(f"{name} cannot be read: {error.strerror}") from error
+            written = content[:size]
+            if damaged := parse_rows(written).damaged:
+                fault = f"{lines(damaged)} cannot be read"
+            elif len(written) < size:
+                fault = "its end is lost"
+            elif hashlib.sha256(written).hexdigest() != manifest["records_sha256"].get(name):
+                fault = "its content is not what was written"
+            else:
+                continue
+            with suppress(OSError):
+                atomic_write(self.run_dir.path / f"damaged_{name}", content)
+            raise Damaged(f"{name} is damaged: {fault}")
 
     def _compare(self, folder: Path, manifest: Manifest) -> None:
         """Raises BadConfig unless this run has the definition in the manifest, whose number of rounds may differ.

@@ -24,7 +24,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from raylfl.config.groups.records import LoggingConfig
 from raylfl.config.groups.top import folder_name
 from raylfl.config.text import FORMAT, KEY, dump
 from raylfl.config.urls import join
@@ -38,11 +37,10 @@ from raylfl.runtime.records.files import (
     discard,
     is_locked,
     open_plain,
-    read_plain,
     require_inside,
     separate,
 )
-from raylfl.runtime.records.lines import jsonable, lines, parse_rows, read_rows
+from raylfl.runtime.records.lines import jsonable, read_rows
 from raylfl.runtime.records.provenance import sign
 
 RECORDS = ("metrics.jsonl", "participation.jsonl", "topology.jsonl")
@@ -240,18 +238,6 @@ class RunDirectory:
     def _holds(self, name: str) -> bool:
         return name in self._files or (self.path / name).exists()
 
-    def fault(self, name: str, size: int, sha256: str) -> str | None:
-        """The fault in a record file, in words; None if the file still begins with its content at a checkpoint.
-
-        size: its size in bytes at the checkpoint. sha256: of these bytes.
-        """
-        data = read_plain(self.path / name)[:size]
-        if damaged := parse_rows(data).damaged:
-            return f"{name} is damaged: {lines(damaged)} cannot be read"
-        if len(data) < size or hashlib.sha256(data).hexdigest() != sha256:
-            return f"{name} is damaged: its {'end is lost' if len(data) < size else 'content is not what was written'}"
-        return None
-
     def truncate(self, sizes: Mapping[str, int]) -> None:
         """Cuts the record files to these sizes in bytes; a file without an entry is emptied."""
         for name in filter(self._holds, RECORDS):
@@ -302,16 +288,6 @@ def _begun(path: Path, url: str) -> bool:
         if not begun:
             discard(path)
     return begun
-
-
-def find_existing(logging: LoggingConfig, name: str) -> str | None:
-    """The URL or path of the run with this name and `logging.id`; None if it does not exist."""
-    assert logging.id is not None
-    if logging.url is not None:
-        url = join(logging.url, name, logging.id)
-        return url if mirror.exists(url) else None
-    folder = logging.folder / name / logging.id
-    return str(folder) if (folder / "config.yaml").is_file() else None
 
 
 def id_exists(address: Path | str) -> BadConfig:
