@@ -159,9 +159,7 @@ def carry_out(spec: Sweep, experiment: Experiment, folder: Path, url: str | None
             if journal.damaged:
                 say(f"trials.jsonl is damaged: {lines(journal.damaged)} cannot be read; those trials are planned again")
             run = SweepRun(spec, folder, journal, runtime, say, mirror)
-            known = [(trial.setting, trial.values) for trial in journal.trials.values()]
-            for setting, values in known if run.searching else enumerate(spec.points()):  # Studies proposes the others
-                run.plan(setting, values)
+            plan(run)
             if mirror is not None:
                 mirror.commit(say)
             say(announcement(run))
@@ -177,6 +175,13 @@ def carry_out(spec: Sweep, experiment: Experiment, folder: Path, url: str | None
     ends = {trial.id: run.end_of(trial) for trial in run.trials}
     failed = {name: end.reason for name, end in ends.items() if end.state == FAILED}
     return SweepResult(folder, settings, failed, spec)
+
+
+def plan(run: SweepRun) -> None:
+    """Plans the trials of a sweep. With Optuna, these are the trials in the journal; `Studies` proposes the others."""
+    known = [(trial.setting, trial.values) for trial in run.journal.trials.values()]
+    for setting, values in known if run.searching else enumerate(run.sweep.points()):
+        run.plan(setting, values)
 
 
 def announcement(run: SweepRun) -> str:
