@@ -155,7 +155,7 @@ def logged(config, runs, *overrides):
 @pytest.fixture
 def noted(monkeypatch):
     here = Noted()
-    monkeypatch.setattr(wandb_run.WandbRun, "_begin", lambda self, config, how: here)
+    monkeypatch.setattr(wandb_run.WandbRun, "_begin", lambda self, config: here)
     return here
 
 
@@ -272,7 +272,7 @@ def test_a_wandb_server_that_dies_or_fails_delays_the_end_for_a_bounded_time(run
                 raise RuntimeError
             time.sleep(3600)
 
-    monkeypatch.setattr(wandb_run.WandbRun, "_begin", lambda self, config, how: Stuck())
+    monkeypatch.setattr(wandb_run.WandbRun, "_begin", lambda self, config: Stuck())
     monkeypatch.setattr(wandb_run, "FINISH_SECONDS", 0.2)
     result = logged(QUADRATICS, runs)
     assert len(result.metrics) == 6

@@ -45,23 +45,17 @@ class WandbRun:
 
     def __init__(self, config: Config, run_dir: RunDirectory, say: Say):
         self.run_dir, self.say = run_dir, say
-        self.run = self._begin(config, self._mode())
+        self.run = self._begin(config)
         self.run.define_metric("round")
         self.run.define_metric("*", step_metric="round")
 
-    def _mode(self) -> str:
-        """The wandb mode of this run, from `mode()`, but offline if the server does not answer."""
-        chosen = mode()
-        if chosen == "online":
-            reason = unreachable(base_url())
-            if reason:
-                self.say(f"wandb does not answer ({reason}): logged offline, `wandb sync` sends it later")
-                return "offline"
-        return chosen
-
-    def _begin(self, config: Config, how: Any) -> Any:
+    def _begin(self, config: Config) -> Any:
         import wandb
 
+        how: Any = mode()
+        if how == "online" and (reason := unreachable(base_url())):
+            self.say(f"wandb does not answer ({reason}): logged offline, `wandb sync` sends it later")
+            how = "offline"
         for link in links_out_of(self.run_dir.path.resolve() / WANDB):
             link.unlink()
         options: dict[str, Any] = {
