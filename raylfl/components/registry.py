@@ -167,9 +167,6 @@ class Registry(Generic[T]):
     def __iter__(self) -> Iterator[Entry[T]]:
         return iter(sorted(self._all.values(), key=lambda entry: entry.name))
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._own or name in plugins(self.kind)
-
     def names(self) -> list[str]:
         return [entry.name for entry in self]
 
@@ -210,7 +207,7 @@ class Registry(Generic[T]):
                 {"class_path": f"{cls.__module__}.{cls.__qualname__}"} if outside else {}
             )
         label, path = (cls.__name__, name) if path is None else (str(name or cls.__name__), path)
-        if label in self and self.get(label).cls is not cls:
+        if label in self._all and self.get(label).cls is not cls:
             need = "left out, or a name that is not taken"
             raise BadValue(f"{place}.name", got=label, need=need, hint=f"the class is that of {place}.class_path")
         return cls, {"name": label, "class_path": str(path)}

@@ -148,7 +148,7 @@ def test_the_commands_of_the_pages_are_accepted(pages, monkeypatch):
             except BadConfig as error:
                 pytest.fail(f"{line}: {error}")
             for registry, chosen in ((MODELS, resolved.model), (DATA, resolved.data)):
-                assert chosen.name is None or chosen.name in registry, line
+                assert chosen.name is None or chosen.name in registry.names(), line
 
 
 def test_the_examples_of_configs_are_accepted(tmp_path):
