@@ -105,6 +105,13 @@ class SweepRun(Callback):
             return End(DIVERGED if all(run.diverged for run in runs) else FINISHED)
         return self.journal.ends.get(trial.id, End(OPEN))
 
+    @property
+    def job(self) -> TrialJob:
+        need, rounds = self.need, self.sweep.rounds
+        resources = {f"num_{key.lower()}s": amount for key, amount in need.bundles[-1].items()}
+        rungs = self.sweep.scheduler.rungs(rounds)
+        return TrialJob(self.sweep.score, rounds, rungs, need.processes, resources, os.getcwd())
+
     def config(self, trial: Trial) -> dict[str, Any]:
         """Ray Tune's config of a trial: its fields, and its runs."""
         runs = self.runs[trial.id]
@@ -124,15 +131,14 @@ class SweepRun(Callback):
         """Ray Tune's Tuner for the trials that have not ended, `left`, or for those that `search` proposes."""
         options, mode = self.sweep.options, self.sweep.score.direction
         need, rounds = self.need, self.sweep.rounds
-        resources = {f"num_{key.lower()}s": amount for key, amount in need.bundles[-1].items()}
-        rungs = self.sweep.scheduler.rungs(rounds)
-        job = TrialJob(self.sweep.score, rounds, rungs, need.processes, resources, os.getcwd())
         begun = ((trial, self.reports(trial)) for trial in self.trials)
         at_once = options.concurrent
         if search is not None:  # so that Optuna learns from the first settings before it proposes the last ones
             at_once = at_once or max(capacity(need.bundles, nodes_of_cluster()), 1)
         return tune.Tuner(
-            tune.with_resources(tune.with_parameters(SettingTrial, job=job), tune.PlacementGroupFactory(need.bundles)),
+            tune.with_resources(
+                tune.with_parameters(SettingTrial, job=self.job), tune.PlacementGroupFactory(need.bundles)
+            ),
             param_space=None
             if search is not None
             else {"setting": tune.grid_search([self.config(trial)["setting"] for trial in left])},
