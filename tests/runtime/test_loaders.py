@@ -38,7 +38,7 @@ def test_loaders_alone_give_training_validation_and_test_data(runs):
     source = load_data(load_config(POINTS, []))
     assert [len(part) for part in (source.train, source.val, source.test)] == [48, 12, 20]
     subset = torch.utils.data.random_split(range(60), [48, 12], generator=torch.Generator().manual_seed(0))[0]
-    np.testing.assert_array_equal(source.labels, Points().targets[subset.indices])  # for partitions by label
+    np.testing.assert_array_equal(source.samples.labels, Points().targets[subset.indices])  # for partitions by label
     np.testing.assert_array_equal(source.train.arrays[0], Points().x[subset.indices])  # shared, not item by item
     row = raylfl.run(POINTS, runs).metrics[-1]
     assert {"test/loss", "val/loss"} <= row.keys()
