@@ -61,7 +61,7 @@ def test_the_secrets_that_are_refused():
 
 
 def test_the_files_of_the_algorithms():
-    (said,) = re.findall(r"have the methods' names, except (.*?) Your own method", text_of("docs/algorithms.md"))
+    (said,) = re.findall(r"have the methods' names, except (.*?) .Your own method", text_of("docs/algorithms.md"))
     stated = {
         name: file
         for file, names in re.findall(r"`(\w+)\.py` \(([^)]*)\)", said)
