@@ -5,8 +5,8 @@ Weights      w [N]: of the true objective F = sum_i w_i f_i; Omega [N]: surrogat
 Divergence   chi2 = sum_i (w_i - Omega_i)^2 / Omega_i
 System       p_i, q_i: probabilities that client i is drawn and that its upload is lost
 Local work   a_norm [N]: |a_i|_1, for plain SGD the number of local steps of client i; A = max_i |a_i|_1
-Constants    L: smoothness of every f_i; beta, kappa: of Assumption 3 for Omega; sigma: standard deviation of a
-             stochastic gradient; eta: local step size
+Constants    L: smoothness of every f_i; beta, kappa: of Assumption 3, sum_i Omega_i |grad f_i|^2 <= beta^2 |grad F~|^2
+             + kappa^2; sigma: standard deviation of a stochastic gradient; eta: local step size
 
 The surrogate weights are computed by `raylfl.diagnostics.surrogate`.
 """
@@ -25,20 +25,12 @@ def gradient_bound(chi2: float, kappa: float, sigma: float = 0.0) -> float:
     """The bound chi2 kappa^2 + sigma^2 on the limit of E|grad F|^2 as the step size eta -> 0 (FedACS, Theorem 2).
 
     Eq. 11 without and eq. 12 with gradient noise. At a finite eta the limit can be larger, see `limit`.
-
-    chi2: sum_i (w_i - Omega_i)^2 / Omega_i, with weights w_i in F and surrogate weights Omega_i. kappa: the constant of
-    Assumption 3, sum_i Omega_i |grad f_i|^2 <= beta^2 |grad F~|^2 + kappa^2, with F~ = sum_i Omega_i f_i. sigma:
-    standard deviation of a stochastic gradient.
     """
     return chi2 * kappa**2 + sigma**2
 
 
 def descent_error(u: Floats | float) -> Floats:
-    """The function c(u) = (1 + 2u) u^2 / (1 - 2u^2) + u of FedACS, eq. 73e; inf for u >= 1/sqrt 2.
-
-    u = eta L A, with the local step size eta, the smoothness L and the largest local work A (the number of local steps
-    of a client, for plain SGD).
-    """
+    """The function c(u) = (1 + 2u) u^2 / (1 - 2u^2) + u of FedACS, eq. 73e; inf for u >= 1/sqrt 2; u = eta L A."""
     left = np.maximum(1 - 2 * np.square(u), 0)
     first: Floats = np.divide((1 + 2 * u) * np.square(u), left, out=np.full(np.shape(u), np.inf), where=left > 0)
     return first + u
@@ -46,9 +38,6 @@ def descent_error(u: Floats | float) -> Floats:
 
 def surrogate_step(L: float, A: float, beta: float, theorem: str = "[3] Thm 1") -> StepBound:
     """The bound beta^2 c(eta L A) <= 1/4 on the local step size eta of FedACS, Theorem 1, with c of `descent_error`.
-
-    L: smoothness; A: the largest local work |a_i|_1 of a client; beta: the constant of Assumption 3 for the surrogate
-    weights; theorem: the name in the result.
 
     Theorem 1 requires a "sufficiently small" eta; its proof (App. F.2) requires c <= 1/4. From eq. 73d to 73e the proof
     replaces -1/2 by -beta^2/2, which is valid for beta = 1 only. If -1/2 is kept, the proof requires beta^2 c <= 1/4.
@@ -82,19 +71,12 @@ def surrogate_bound(
 
 
 def true_gradient_bound(surrogate_gradient: float, chi2: float, beta: float, kappa: float) -> float:
-    """The bound (beta sqrt(chi2) + 1) |grad F~(x)| + kappa sqrt(chi2) on |grad F(x)| (FedACS, Lemma 2, eq. 9).
-
-    surrogate_gradient: |grad F~(x)|, with the surrogate objective F~; chi2: divergence of the weights in F from those
-    in F~; beta, kappa: constants of Assumption 3 (dissimilarity of the clients' gradients).
-    """
+    """The bound (beta sqrt(chi2) + 1) |grad F~(x)| + kappa sqrt(chi2) on |grad F(x)| (FedACS, Lemma 2, eq. 9)."""
     return float((beta * np.sqrt(chi2) + 1) * surrogate_gradient + kappa * np.sqrt(chi2))
 
 
 def distance_bound(gradient: float, L: float) -> float:
-    """The lower bound |grad F(x~)| / L on |x~ - x*| (FedACS, Corollary 2.1).
-
-    x~: the minimiser of the surrogate objective; x*: the minimiser of F; gradient: |grad F(x~)|; L: smoothness of F.
-    """
+    """The lower bound |grad F(x~)| / L on |x~ - x*| (FedACS, Corollary 2.1)."""
     return gradient / L
 
 

@@ -46,8 +46,7 @@ from raylfl.theory.statements import StepBound, over
 def strongly_convex_step(L: float, mu: float, N: int, tau: int, q_min: float, theorem: str = "[1] Thm 1") -> StepBound:
     """The bound q min{mu/(16 N L^2), 1/(8 L (tau-1))} on the step size of FOCUS and SG-FOCUS, strongly convex.
 
-    It replaces the limits of Theorems 1 and 4 (see the module). L: smoothness; mu: strong convexity; N: clients; tau:
-    local steps; q = q_min, the smallest participation probability; theorem: the name in the result.
+    It replaces the limits of Theorems 1 and 4 (see the module, also for the symbols). theorem: the name in the result.
     """
     largest = q_min * min(over(mu, 16 * N * L**2), over(1, 8 * L * (tau - 1)))
     return StepBound(theorem, "strongly convex", largest, "q min{mu/(16NL^2), 1/(8L(tau-1))}")
@@ -56,8 +55,7 @@ def strongly_convex_step(L: float, mu: float, N: int, tau: int, q_min: float, th
 def smooth_step(L: float, N: int, tau: int, q_min: float, case: str, theorem: str = "[1] Thm 1") -> StepBound:
     """The bound q min{1/(12 N L), 1/(8 L (tau-1))} on the step size of FOCUS and SG-FOCUS without convexity.
 
-    It replaces the limits of Theorems 1, 5 and 6 (see the module). case: `PL` or `non-convex`, the name in the result;
-    the other arguments are as in `strongly_convex_step`.
+    It replaces the limits of Theorems 1, 5 and 6 (see the module). case: `PL` or `non-convex`, the name in the result.
     """
     largest = q_min * min(over(1, 12 * N * L), over(1, 8 * L * (tau - 1)))
     return StepBound(theorem, case, largest, "q min{1/(12NL), 1/(8L(tau-1))}")
@@ -66,8 +64,7 @@ def smooth_step(L: float, N: int, tau: int, q_min: float, case: str, theorem: st
 def contraction(eta: float, mu: float, N: int) -> float:
     """The factor 1 - eta mu N / 2 per round on E|x - x*|^2 + (1/N) sum_i E|x - z_i|^2, strongly convex (eqs. 23, 26).
 
-    eta: step size; mu: strong convexity of every f_i; N: clients; x*: the minimiser; z_i: the model at which client i
-    computed its last gradient.
+    z_i: the model at which client i computed its last gradient.
     """
     return 1 - eta * mu * N / 2
 
@@ -75,33 +72,25 @@ def contraction(eta: float, mu: float, N: int) -> float:
 def pl_contraction(eta: float, beta: float, N: int) -> float:
     """The factor 1 - eta beta N / 4 per round on E F(x) - F* + (L/2N) sum_i E|x - z_i|^2, PL (eqs. 24, 27).
 
-    Printed is 1 - eta beta N. eta: step size; beta: PL constant of F; N: clients; F*: the minimum of F; z_i: as in
-    `contraction`.
+    Printed is 1 - eta beta N. z_i: as in `contraction`.
     """
     return 1 - eta * beta * N / 4
 
 
 def start_distance(eta: float, mu: float, N: int, tau: int, q_min: float, g0: float) -> float:
-    """What the first rounds add to |x_0 - x*|^2: g0^2 (12 eta N (1-q)/(mu q) + 13 eta^2 (tau-1)^2).
-
-    g0: the root mean square of the |grad f_i(x_0)|; the other arguments are as in `strongly_convex_step`.
-    """
+    """What the first rounds add to |x_0 - x*|^2: g0^2 (12 eta N (1-q)/(mu q) + 13 eta^2 (tau-1)^2)."""
     return g0**2 * (12 * eta * N * (1 - q_min) / (mu * q_min) + 13 * eta**2 * (tau - 1) ** 2)
 
 
 def start_gap(eta: float, L: float, N: int, tau: int, q_min: float, g0: float) -> float:
-    """What the first rounds add to F(x_0) - F*: g0^2 (3 eta N (1-q)/q + 7 L eta^2 (tau-1)^2).
-
-    g0: the root mean square of the |grad f_i(x_0)|; the other arguments are as in `strongly_convex_step`.
-    """
+    """What the first rounds add to F(x_0) - F*: g0^2 (3 eta N (1-q)/q + 7 L eta^2 (tau-1)^2)."""
     return g0**2 * (3 * eta * N * (1 - q_min) / q_min + 7 * L * eta**2 * (tau - 1) ** 2)
 
 
 def nonconvex_bound(eta: float, N: int, rounds: int, gap: float) -> float:
     """The bound 8 gap / (eta N R) on the mean of E|grad F(x_r)|^2 over r < R = rounds (Theorem 1, eq. 25).
 
-    eta: step size; N: clients; gap: F(x_0) - F* plus `start_gap`, with the minimum F* of F. With stochastic gradients
-    `nonconvex_noise_floor` is added.
+    gap: F(x_0) - F* plus `start_gap`. With stochastic gradients `nonconvex_noise_floor` is added.
     """
     return 8 * gap / (eta * N * rounds)
 
@@ -110,8 +99,7 @@ def noise_floor(eta: float, mu: float, N: int, tau: int, q_min: float, sigma: fl
     """SG-FOCUS's floor of E|x - x*|^2 (Theorem 4, eq. 26).
 
     2 eta sigma^2/(mu N) (8 N^2 (1-q)/q + 12 N/q + 23 (tau-1)^2). Printed is 4 (q + N^2) eta sigma^2/(mu N q), where the
-    proof has 4 N^2 for N^2. sigma: standard deviation of a stochastic gradient; the other arguments are as in
-    `strongly_convex_step`.
+    proof has 4 N^2 for N^2.
     """
     q = q_min
     return 2 * eta * sigma**2 / (mu * N) * (8 * N**2 * (1 - q) / q + 12 * N / q + 23 * (tau - 1) ** 2)
@@ -121,7 +109,7 @@ def pl_noise_floor(eta: float, L: float, beta: float, N: int, tau: int, q_min: f
     """SG-FOCUS's floor of E F(x) - F* under the PL condition (Theorem 5, eq. 27).
 
     4 L eta sigma^2/(beta N) (4 N^2 (1-q)/q + 6 N/q + 12 (tau-1)^2). Printed is (L/2 + 32 (tau-1)^2 L^2 + 8/q)
-    eta/beta sigma^2. beta: PL constant of F; the other arguments are as in `noise_floor`.
+    eta/beta sigma^2.
     """
     return nonconvex_noise_floor(eta, L, N, tau, q_min, sigma) / (2 * beta)
 
@@ -129,18 +117,14 @@ def pl_noise_floor(eta: float, L: float, beta: float, N: int, tau: int, q_min: f
 def nonconvex_noise_floor(eta: float, L: float, N: int, tau: int, q_min: float, sigma: float) -> float:
     """SG-FOCUS's floor of the mean of E|grad F|^2 (Theorem 6, eq. 28).
 
-    8 L eta sigma^2/N (4 N^2 (1-q)/q + 6 N/q + 12 (tau-1)^2). Printed is (2LN + 8 N^2/((N - 8L^2) q)) eta^2 sigma^2. The
-    arguments are as in `noise_floor`.
+    8 L eta sigma^2/N (4 N^2 (1-q)/q + 6 N/q + 12 (tau-1)^2). Printed is (2LN + 8 N^2/((N - 8L^2) q)) eta^2 sigma^2.
     """
     q = q_min
     return 8 * L * eta * sigma**2 / N * (4 * N**2 * (1 - q) / q + 6 * N / q + 12 * (tau - 1) ** 2)
 
 
 def fedavg_step(L: float, tau: int) -> StepBound:
-    """The bound min{1/(3L), 1/(4(tau-1)L)} on FedAvg's step size, strongly convex (FOCUS, Theorem 3).
-
-    L: smoothness of every f_i; tau: local steps.
-    """
+    """The bound min{1/(3L), 1/(4(tau-1)L)} on FedAvg's step size, strongly convex (FOCUS, Theorem 3)."""
     largest = min(1 / (3 * L), over(1, 4 * (tau - 1) * L))
     return StepBound("[1] Thm 3", "strongly convex", largest, "min{1/(3L), 1/(4(tau-1)L)}")
 

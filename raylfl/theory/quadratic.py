@@ -68,10 +68,7 @@ class QuadraticProblem:
 
     @cached_property
     def convexity(self) -> Floats:
-        """The strong convexity mu_i of every f_i, the smallest eigenvalue of its Hessian, [N].
-
-        It is negative if f_i is not convex.
-        """
+        """The strong convexity mu_i of every f_i, the smallest (possibly negative) eigenvalue of its Hessian, [N]."""
         return _smallest(self.hessians)
 
     @property

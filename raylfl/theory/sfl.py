@@ -70,11 +70,7 @@ class Bound:
 
 
 def convex_step(setting: Setting, L: float, case: str = "convex") -> StepBound:
-    """The bound on the local step size eta for convex problems (SFL, Theorems 1 and 2).
-
-    The effective step size, S K eta for SFL and K eta for PFL (parallel: FedAvg), is at most 1/(6L). L: smoothness;
-    case: the name of the case in the result.
-    """
+    """The bound 1/(6L) on the effective step size for convex problems (SFL, Theorems 1 and 2), as one on eta."""
     steps = setting.K * (setting.S if setting.sequential else 1)
     return StepBound(setting.theorem, case, over(1, 6 * L * steps), "1/(6LSK)" if setting.sequential else "1/(6LK)")
 
@@ -82,9 +78,8 @@ def convex_step(setting: Setting, L: float, case: str = "convex") -> StepBound:
 def nonconvex_step(setting: Setting, L: float, beta: float) -> StepBound:
     """The bound on the local step size eta without convexity (SFL, Theorems 1 and 2).
 
-    The effective step size, S K eta for SFL and K eta for PFL (parallel: FedAvg), is at most 1/(6L(beta+1)), and at
-    most 1/(18 L beta^2 P) with P = `Setting.partial`, which the paper leaves out (`nonconvex_bound`). L: smoothness;
-    beta: the factor of |grad F| in Assumption 3a.
+    The effective step size is at most 1/(6L(beta+1)), and at most 1/(18 L beta^2 P) with P = `Setting.partial`, which
+    the paper leaves out (`nonconvex_bound`).
     """
     steps = setting.K * (setting.S if setting.sequential else 1)
     largest = min(over(1, 6 * L * (beta + 1)), over(1, 18 * L * beta**2 * setting.partial)) / steps
@@ -108,8 +103,7 @@ def strongly_convex_bound(
     """The bound on E[F(xbar) - F*] after R rounds for strongly convex functions (SFL, Theorems 1 and 2).
 
     Eqs. (4), (42) for SFL; eqs. (56), (71) for PFL (parallel: FedAvg). xbar: the mean of the iterates with
-    `average_weights`; L: smoothness; mu: strong convexity; D = |x_0 - x*|; sigma: standard deviation of a stochastic
-    gradient; zeta_star: heterogeneity at x* (Assumption 3b).
+    `average_weights`.
     """
     optimisation = 4.5 * mu * D**2 * exp(-mu * setting.effective * R / 2)
     return Bound(optimisation, *_convex_errors(setting, L, sigma, zeta_star))
@@ -118,8 +112,7 @@ def strongly_convex_bound(
 def convex_bound(setting: Setting, R: int, *, L: float, D: float, sigma: float, zeta_star: float) -> Bound:
     """The bound on E[F(xbar) - F*] after R rounds for convex functions (SFL, Theorems 1 and 2).
 
-    Eqs. (5), (46) for SFL; eqs. (57), (73) for PFL (parallel: FedAvg). xbar: the plain mean of the iterates; the other
-    symbols as in `strongly_convex_bound`.
+    Eqs. (5), (46) for SFL; eqs. (57), (73) for PFL (parallel: FedAvg). xbar: the plain mean of the iterates.
     """
     return Bound(over(3 * D**2, setting.effective * R), *_convex_errors(setting, L, sigma, zeta_star))
 
@@ -209,8 +202,7 @@ def tuned_nonconvex_rate(
 def useful_local_steps(R: int, *, L: float, mu: float, sigma: float, zeta_star: float) -> float:
     """The number of local steps K beyond which more of them no longer improve SFL's rate (SFL, sec. 3.2).
 
-    sigma^2/zeta*^2 mu/L R, where the first and third term of eq. (7) are equal; without constants and logarithms. The
-    symbols are as in `strongly_convex_bound`.
+    sigma^2/zeta*^2 mu/L R, where the first and third term of eq. (7) are equal; without constants and logarithms.
     """
     return over(sigma**2 * mu * R, zeta_star**2 * L)
 
@@ -232,7 +224,7 @@ def random_reshuffling_rate(R: int, *, M: int, L: float, mu: float, D: float, ze
     """The rate of SGD with random reshuffling on E|x_R - x*|^2, without constants (Mishchenko et al. 2020, Cor. 1).
 
     SFL with one local step and full gradients is this method, with clients as samples. The SFL paper's bound on SFL
-    lacks the factor M in the exponent (sec. 3.2). M: clients; D = |x_0 - x*|; zeta_star: heterogeneity at x*.
+    lacks the factor M in the exponent (sec. 3.2).
     """
     return L * zeta_star**2 / (mu**3 * M * R**2) + D**2 * exp(-mu * M * R / L)
 
@@ -253,9 +245,9 @@ def drift_bound(setting: Setting, *, L: float, sigma: float, zeta_star: float, g
 
 
 def nonconvex_drift_bound(setting: Setting, *, sigma: float, beta: float, zeta: float, gradient: float) -> float:
-    """The bound on the client drift of round r without convexity (SFL, Lemmas 10 and 14), for eta in `convex_step`.
+    """The drift of `drift_bound` without convexity (SFL, Lemmas 10 and 14), for eta in `convex_step`.
 
-    Drift and sigma: as in `drift_bound`; beta, zeta: of Assumption 3a; gradient: |grad F(x_r)|.
+    beta, zeta: of Assumption 3a; gradient: |grad F(x_r)|.
     """
     S, K, eta = setting.S, setting.K, setting.eta
     square = beta**2 * gradient**2 + zeta**2
