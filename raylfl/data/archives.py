@@ -27,6 +27,7 @@ from raylfl.data.image import ImageData, normalised
 from raylfl.errors import DataMissing, headline
 
 HALVES = (("train-images-idx3-ubyte", "train-labels-idx1-ubyte"), ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"))
+ARCHIVES = "https://www.cs.toronto.edu/~kriz"
 
 
 class IdxImages(ImageData):
@@ -156,9 +157,6 @@ class FashionMnist(IdxImages):
         std: tuple[float, ...] = (0.3530,),
     ):
         self.load(root, download, mean, std)
-
-
-ARCHIVES = "https://www.cs.toronto.edu/~kriz"
 
 
 class CifarImages(ImageData):

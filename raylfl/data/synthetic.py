@@ -1,4 +1,7 @@
-"""Synthetic problems: quadratics and ridge regression with known optima, and data for classification."""
+"""Synthetic problems: quadratics and ridge regression with known optima, and data for classification.
+
+In the quadratics each client has one sample, and the loss of this sample is its objective f_i.
+"""
 
 from __future__ import annotations
 

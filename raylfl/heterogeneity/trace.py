@@ -24,6 +24,10 @@ from numpy.typing import ArrayLike
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.values import MOST, PROBABILITY
 
+Row = dict[str, Any]
+_ALIGNED = ("cohort", "draws", "received", "steps")
+_PROBABILITIES = ("p", "q")  # aligned with the others, in some rows
+
 
 def parse(text: str) -> Any:
     """The value of a JSON text, as plain Python objects. Raises ValueError that names the fault."""
@@ -39,11 +43,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         keys = [key for key, _ in pairs]
         raise ValueError(f"{next(key for key in keys if keys.count(key) > 1)} occurs twice")
     return content
-
-
-Row = dict[str, Any]
-_ALIGNED = ("cohort", "draws", "received", "steps")
-_PROBABILITIES = ("p", "q")  # aligned with the others, in some rows
 
 
 def make_row(

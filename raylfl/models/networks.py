@@ -17,6 +17,8 @@ from raylfl.models import MODELS
 from raylfl.models.base import Classifier
 from raylfl.models.stack import Dropout, Stack, he_fan_in, vgg_init
 
+Norm = Literal["none", "group", "batch"]
+
 
 @MODELS.register("logistic", paper="SFL table 11")
 class Logistic(Classifier):
@@ -164,9 +166,6 @@ class CnnFedacsCinic(Classifier):
         stack = Stack(in_shape).conv(32, 3, padding=1).relu().pool().conv(32, 3, padding=1).relu().pool()
         stack.flatten().dropout(dropout).linear(512).relu().dropout(dropout).linear(256)
         super().__init__(stack.relu().dropout(dropout).linear(num_classes), lr)
-
-
-Norm = Literal["none", "group", "batch"]
 
 
 @MODELS.register("vgg9", paper="SFL table 3; Lin 2020")

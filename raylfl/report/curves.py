@@ -35,6 +35,8 @@ STEPS = (1, 2, 2.5, 5, 10)  # possible distances between ticks
 FAR = 4  # ratio of the longest to the shortest curve above which the axis of costs is logarithmic
 # last words of the names of metrics with a log scale
 LOG = ("loss", "distance", "distance_abs", "grad_norm", "gap", "drift", "local_drift", "consensus", "step")
+Profiles = Mapping[str, Sequence[tuple[float, Stat]]]  # method -> [(value of a config key, statistic of a metric)]
+MAX_TICKS = 8  # largest number of ticks with a label
 
 
 @dataclass(frozen=True)
@@ -215,10 +217,6 @@ def log_axis(axis: Axis, low: float, high: float) -> None:
     digits = max(3, 1 + math.ceil(-math.log10(step)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: number(value, digits)))
     axis.set_minor_locator(NullLocator())
-
-
-Profiles = Mapping[str, Sequence[tuple[float, Stat]]]  # method -> [(value of a config key, statistic of a metric)]
-MAX_TICKS = 8  # largest number of ticks with a label
 
 
 def heat_values(parts: Sequence[Facet], metric: str, last: int) -> tuple[list[str], list[str], Floats]:

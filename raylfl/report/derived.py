@@ -31,6 +31,7 @@ MAIN_METRICS = (
     "train/loss",
     "global/loss",
 )
+MAX_LINES = 8  # more cannot be told apart by colour
 
 
 @dataclass(frozen=True)
@@ -292,9 +293,6 @@ def tuned_keys(groups: Sequence[Group]) -> list[str]:
     keys.pop("algorithm.name", None)
     methods = by_method(groups).values()
     return [k for k in keys if any(len({str(g.setting.get(k)) for g in own}) > 1 for own in methods)]
-
-
-MAX_LINES = 8  # more cannot be told apart by colour
 
 
 @dataclass(frozen=True)

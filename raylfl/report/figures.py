@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 
 PANEL = (3.5, 2.6)  # inches: one column of a two-column paper
 NOT_DIAGNOSTIC = ("cost/", "time/", "traffic/", "cohort/")
+WIDTH = 10.5  # inches
+MAX_ROWS = 10
+MAX_TEXT = 28  # characters of a cell; a longer text is cut
+GAP = 3.2  # characters between two columns
 
 
 @dataclass(frozen=True)
@@ -279,12 +283,6 @@ def plot(runs: Runs, metric: str | None = None, axis: str = "rounds") -> Figure:
     panel = replace(panel, size=(PANEL[0] * 1.4, PANEL[1] * 1.4))
     with rc():
         return composed(Block("", "", "", [panel], legend_of(part, look, [metric]) if len(groups) > 1 else []))
-
-
-WIDTH = 10.5  # inches
-MAX_ROWS = 10
-MAX_TEXT = 28  # characters of a cell; a longer text is cut
-GAP = 3.2  # characters between two columns
 
 
 def overview(

@@ -24,6 +24,7 @@ ALPHA = 0.05  # of tests
 POWER = 0.8  # with which a test is to find a difference
 MOST_SEEDS = 10_000
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(200)  # Gauss quadrature on [-1, 1], of the power
+DIVERGED = "diverged"
 
 
 @dataclass(frozen=True)
@@ -96,9 +97,6 @@ def finite_values(values: npt.ArrayLike) -> Floats:
         need = "at least one, all finite (a diverged run has no mean)"
         raise BadValue("values", got=f"{len(data)} values", need=need)
     return data
-
-
-DIVERGED = "diverged"
 
 
 def paired(parts: Sequence[Facet], metric: str, last: int) -> ReportTable | None:

@@ -39,6 +39,10 @@ from raylfl.heterogeneity.participation.base import PARTICIPATION, Availability,
 from raylfl.heterogeneity.values import PROBABILITY, PerClient, ValuePerClient
 from raylfl.heterogeneity.world import RunContext
 
+PAPER = {"ranges": [{"fraction": 0.9, "uniform": [0.1, 0.3]}, {"fraction": 0.1, "uniform": [0.1, 0.9]}]}
+_RATE = replace(PROBABILITY, phases=False)  # a chain with changing rates has no stationary start
+RECENT = 3  # rounds whose states are cached: the next round is drawn before the current one is measured
+
 
 @PARTICIPATION.register("full")
 @dataclass
@@ -53,9 +57,6 @@ class Full(Availability):
 
     def marginals(self, world: RunContext, r: int) -> Floats:
         return np.ones(world.count)
-
-
-PAPER = {"ranges": [{"fraction": 0.9, "uniform": [0.1, 0.3]}, {"fraction": 0.1, "uniform": [0.1, 0.9]}]}
 
 
 @PARTICIPATION.register("bernoulli", paper="FOCUS, Case 2")
@@ -125,10 +126,6 @@ class Staircase(Seasonal):
 
     def season(self, r: int) -> float:
         return 1.0 if 2 * (r % self.period) < self.period else 1.0 - self.amplitude
-
-
-_RATE = replace(PROBABILITY, phases=False)  # a chain with changing rates has no stationary start
-RECENT = 3  # rounds whose states are cached: the next round is drawn before the current one is measured
 
 
 @PARTICIPATION.register("markov", paper="FedAU (Wang & Ji 2024)")

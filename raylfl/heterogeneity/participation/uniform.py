@@ -28,6 +28,8 @@ from raylfl.heterogeneity.participation.base import PARTICIPATION, Draw, Sampler
 from raylfl.heterogeneity.values import ONCE, Interval
 from raylfl.heterogeneity.world import RunContext
 
+_WEIGHT = Interval("a weight, at least 0", 0.0)
+
 
 @PARTICIPATION.register("uniform", paper="McMahan 2017")
 @dataclass
@@ -58,9 +60,6 @@ class Uniform(Sampler):
         if self._process is not None:
             return None
         return equal_values(self.cohort_size(world) / world.count, world.count)
-
-
-_WEIGHT = Interval("a weight, at least 0", 0.0)
 
 
 @PARTICIPATION.register("weighted", paper="FOCUS, Case 3")

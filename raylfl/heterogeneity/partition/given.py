@@ -20,6 +20,8 @@ from raylfl.heterogeneity.partition.base import PARTITIONS, Partition, Samples
 from raylfl.heterogeneity.partition.deal import owners
 from raylfl.heterogeneity.trace import parse
 
+FORM = "a JSON file {client: [indices]} with clients 0..N-1"
+
 
 @PARTITIONS.register("natural")
 @dataclass
@@ -48,9 +50,6 @@ class Natural(Partition):
         except ValueError as problem:
             need = f"used with client_indices that list each of 0..{samples.count - 1} at most once"
             raise BadValue("name", got="natural", need=need, hint=str(problem)) from None
-
-
-FORM = "a JSON file {client: [indices]} with clients 0..N-1"
 
 
 @PARTITIONS.register("file")

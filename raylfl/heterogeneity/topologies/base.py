@@ -32,10 +32,19 @@ if TYPE_CHECKING:
 
 KEY = "links"
 Links = Mapping[tuple[int, int], tuple[float, float]]  # edge, smaller client first -> (latency, bandwidth)
+TOPOLOGIES: Registry[Graph] = Registry("topologies", "raylfl.heterogeneity.topologies", lambda: Graph)
+_PER_EDGE = "a number, {uniform: [lo, hi]} or {lognormal: [mean, sigma]}"
+ValuePerEdge = Annotated[Any, Kind(_PER_EDGE)]
+_SECONDS, _RATE = Interval("a number, at least 0", 0.0, phases=False), replace(POSITIVE, phases=False)
+RECENT = 3  # rounds whose edges are cached, for a graph that changes
 
 
 def read_links(path: str) -> Links:
-    """The edges in the file `path`. Raises BadValue for an unreadable file, a bad number, or a repeated edge."""
+    """The edges in the file `path`. Raises BadValue for an unreadable file, a bad number, or a repeated edge.
+
+    A line is an edge, such as `0 1 0.05 2000`: two clients in either order, the latency in seconds, and the bandwidth
+    in floats per second (`inf`: infinite). Text after a # is a comment.
+    """
     links: dict[tuple[int, int], tuple[float, float]] = {}
     with reading(KEY, path, "a text file with lines of two client numbers, seconds and floats a second"):
         rows = [(int(a), int(b), float(seconds), float(rate)) for a, b, seconds, rate in words(path)]
@@ -86,13 +95,6 @@ def words(path: str) -> list[list[str]]:
     """The words of each line of a text file, without comments (text after a #) and empty lines."""
     lines = Path(path).read_text(encoding="utf-8").splitlines()
     return [found for line in lines if (found := line.partition("#")[0].split())]
-
-
-TOPOLOGIES: Registry[Graph] = Registry("topologies", "raylfl.heterogeneity.topologies", lambda: Graph)
-_PER_EDGE = "a number, {uniform: [lo, hi]} or {lognormal: [mean, sigma]}"
-ValuePerEdge = Annotated[Any, Kind(_PER_EDGE)]
-_SECONDS, _RATE = Interval("a number, at least 0", 0.0, phases=False), replace(POSITIVE, phases=False)
-RECENT = 3  # rounds whose edges are cached, for a graph that changes
 
 
 @dataclass(kw_only=True)

@@ -16,6 +16,8 @@ from raylfl.errors import BadValue
 from raylfl.heterogeneity.topologies.base import TOPOLOGIES, Graph
 from raylfl.heterogeneity.world import RunContext
 
+ATTEMPTS = 100  # largest number of draws until a graph is connected
+
 
 @TOPOLOGIES.register("complete")
 @dataclass(kw_only=True)
@@ -111,9 +113,6 @@ def circulant(count: int, steps: Sequence[int]) -> nx.DiGraph[int]:
     found = nx.empty_graph(count, create_using=nx.DiGraph)
     found.add_edges_from((i, (i + k) % count) for i in range(count) for k in steps)
     return found
-
-
-ATTEMPTS = 100  # largest number of draws until a graph is connected
 
 
 @dataclass(kw_only=True)
