@@ -18,14 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
-
-from torch import Tensor
+from typing import ClassVar, Literal
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.algorithms.graph import GraphAlgorithm, Tracking, weight_gradients
-from raylfl.components.options import Doc, Gt
-from raylfl.core.algorithm import State, Work
+from raylfl.algorithms.graph import Tracking
+from raylfl.core.algorithm import State
 from raylfl.core.mixing import Family
 from raylfl.core.mixing_rows import MixingRows
 
@@ -56,6 +53,7 @@ class PushPull(Tracking):
     Nguyen, 2023. A row-stochastic matrix pulls the models, a column-stochastic one pushes the tracked gradients. FOCUS
     is the same method on a star whose matrices change with the clients that take part (`focus`).
 
+
     State    node x_i, tracked gradient y_i, last gradient g_prev_i [d], y = g_prev = 0 at first.
     Sent     2d floats along each edge (x, y).
     Assumes  mixing matrices R row-stochastic, C column-stochastic, which may change; one node, the root, reaches all
@@ -77,42 +75,3 @@ class PushPull(Tracking):
 
     def combine(self, rows: State, before: State, mixed: State) -> State:
         return {**mixed, "g_prev": rows["g_prev"]}
-
-
-@ALGORITHMS.register("kgt", paper="Liu et al. 2024")
-@dataclass
-class KGT(GraphAlgorithm):
-    """K-GT: gradient tracking with K local steps per round and exact convergence.
-
-    Liu, Lin, Koloskova & Stich, TMLR 2024, Alg. 1, with corrections that start at 0.
-
-    State    node x_i and its correction c_i [d], c = 0 at first.
-    Sent     2d floats along each edge (z_i, and x_i after a step of length gamma towards the result of the local
-             steps).
-    Assumes  mixing matrix W doubly stochastic, which may change.
-
-        local    x_i <- x_i - eta (grad f_i(x_i) + c_i), K_i times;  z_i = (x_i,0 - x_i,K) / (K_i eta)
-        mixing   c <- c - z + W z;  x <- W (x_0 - gamma (x_0 - x_K))
-        always   sum_i c_i = 0
-    """
-
-    gamma: Annotated[float, Gt(0), Doc("the length of the exchanged step, the paper's eta_s")] = 1.0
-
-    own_step: ClassVar[bool] = True
-
-    def init_nodes(self, x: Tensor, count: int) -> State:
-        return {"x": x.repeat(count, 1), "c": x.new_zeros(count, x.numel())}
-
-    def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
-        return weight_gradients(g, carry).add_(carry["c"]), carry
-
-    def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
-        moved = carry["x_start"] - x
-        return {"x": x, "z": moved * work.per_step(x)}, {}
-
-    def messages(self, rows: State, before: State) -> State:
-        stepped = rows["x"] if self.gamma == 1.0 else before["x"] - self.gamma * (before["x"] - rows["x"])
-        return {"x": stepped, "z": rows["z"]}
-
-    def combine(self, rows: State, before: State, mixed: State) -> State:
-        return {"x": mixed["x"], "c": (before["c"] - rows["z"]).add_(mixed["z"])}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from raylfl.algorithms.fedaware import FedMGDA
+from raylfl.algorithms.fedmgda import FedMGDA
 from raylfl.core.population import Population
 from raylfl.testing import recorded_round
 

@@ -15,10 +15,11 @@ from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.dsgd import DSGD
 from raylfl.algorithms.fedavg import FedAvg
 from raylfl.algorithms.focus import Focus
-from raylfl.algorithms.gradient_tracking import KGT, GradientTracking, PushPull
+from raylfl.algorithms.gradient_tracking import GradientTracking, PushPull
+from raylfl.algorithms.kgt import KGT
 from raylfl.algorithms.led import LED, ProxSkip
 from raylfl.algorithms.nids import NIDS, ExactDiffusion, Extra
-from raylfl.algorithms.scaffold import Scaffnew
+from raylfl.algorithms.scaffnew import Scaffnew
 from raylfl.algorithms.sgp import SGP, PushDIGing
 from raylfl.core.arrays import Ints
 from raylfl.core.mixing import Edges, Mixing

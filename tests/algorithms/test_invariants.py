@@ -20,10 +20,11 @@ from raylfl.algorithms.centralized import LocalOnly
 from raylfl.algorithms.fedau import FedAU
 from raylfl.algorithms.fedaware import FedAWARE
 from raylfl.algorithms.fedawe import FedAWE
-from raylfl.algorithms.fedprox import FedDyn
+from raylfl.algorithms.feddyn import FedDyn
 from raylfl.algorithms.focus import Focus
 from raylfl.algorithms.mifa import MIFA, FedVARP
-from raylfl.algorithms.scaffold import Scaffnew, Scaffold
+from raylfl.algorithms.scaffnew import Scaffnew
+from raylfl.algorithms.scaffold import Scaffold
 from raylfl.core.algorithm import Algorithm, ServerState, State
 from raylfl.core.population import Round
 from raylfl.testing import recorded_round, simulate

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from raylfl.algorithms.fedaware import FedAWARE, FedMGDA
+from raylfl.algorithms.fedaware import FedAWARE
+from raylfl.algorithms.fedmgda import FedMGDA
 from raylfl.algorithms.optimal_sampling import OptimalSampling
 from raylfl.core.population import Population
 from raylfl.testing import recorded_round

@@ -23,12 +23,14 @@ from raylfl.algorithms.fedau import FedAU
 from raylfl.algorithms.fedavg import FedAvg, FedSGD
 from raylfl.algorithms.fedaware import FedAWARE
 from raylfl.algorithms.fedawe import FedAWE
+from raylfl.algorithms.feddyn import FedDyn
 from raylfl.algorithms.fednova import FedNova
-from raylfl.algorithms.fedprox import FedDyn, FedProx
+from raylfl.algorithms.fedprox import FedProx
 from raylfl.algorithms.focus import Focus
 from raylfl.algorithms.mifa import MIFA, FedVARP
 from raylfl.algorithms.optimal_sampling import OptimalSampling
-from raylfl.algorithms.scaffold import Scaffnew, Scaffold
+from raylfl.algorithms.scaffnew import Scaffnew
+from raylfl.algorithms.scaffold import Scaffold
 from raylfl.algorithms.sfl import SFL
 from raylfl.algorithms.split import SSL, SplitFed
 from raylfl.core.algorithm import Algorithm

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from raylfl.algorithms.fedavg import FedAvg
-from raylfl.algorithms.fedaware import FedAWARE, FedMGDA
+from raylfl.algorithms.fedaware import FedAWARE
 from raylfl.algorithms.fedawe import FedAWE
+from raylfl.algorithms.fedmgda import FedMGDA
 from raylfl.algorithms.mifa import MIFA, FedVARP
 from raylfl.algorithms.optimal_sampling import OptimalSampling
 from raylfl.core import chunked_matrix
