@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -43,41 +44,46 @@ BOTH = (
     "both variate departures together (variates that start as the model, server variate divided by the "
     "received clients)"
 )
-CONTROLS: dict[str, dict[str, Any]] = {
-    AVERAGE: {"algorithm.name": "fedavg"},
-    AVERAGE_MOMENTUM: {"algorithm.name": "fedavg", "local.momentum": 0.9},
-    PROX: {"algorithm.name": "fedprox"},
-}
 LINES = {PLAIN: "scaffold", MOMENTUM: "fedavgm", LONG: "fedacs", MODEL: "focus", RECEIVED: "fedaware"}
 LINES |= {PAIR: "fedau", ALL: "fedvarp", AVERAGE: "fedavg", AVERAGE_MOMENTUM: "mifa", PROX: "fedprox"}
 EARLY, LATE, START = 100, 300, "at the start"  # rounds
+SAME = (
+    f"after {EARLY} rounds SCAFFOLD is as far from the optimum with this momentum as with ten times the learning rate "
+    "(within a factor of 2)"
+)
+NEARER = (
+    "at the end it is more than 5 times nearer with ten times the learning rate than with momentum, so the longer step "
+    "is not the only cause"
+)
+FARTHER = (
+    "a server variate divided by the received clients leaves SCAFFOLD more than 10 times as far from the optimum at "
+    "the end"
+)
+LITTLE = "variates that start as the model, alone, change the distance at the end by less than a factor of 10"
 WIDE = (6.4, 3.2)  # inches: a panel below the long names of the lines
-SEEDS = (0, 1, 2)
+SEEDS, SHORT = (0, 1, 2), partial(number, digits=2)
 
 
-def _short(value: float) -> str:
-    return number(value, 2)
-
-
-def methods(rate: float, **more: Mapping[str, Any]) -> Axis:
+def methods(rate: float, aggregate: str | None = None) -> Axis:
     """The methods of the audit: SCAFFOLD as published, with departures, at ten times the rate; FedAvg; FedProx.
 
-    A momentum of 0.9 makes ten steps along one gradient. rate: the local learning rate of the others. more: further
-    options of the methods with these names.
+    A momentum of 0.9 makes ten steps along one gradient. rate: the local learning rate of the others. aggregate:
+    FedAvg's rule of aggregation; None: its default.
     """
-    named = {**DEPARTURES, LONG: {"local.lr": 10.0 * rate}, **CONTROLS}
-    return {
-        name: {"algorithm.name": "scaffold", "local.lr": rate, **options, **more.get(name, {})}
-        for name, options in named.items()
+    average = {"algorithm.name": "fedavg"} | ({"algorithm.aggregate": aggregate} if aggregate else {})
+    named = {
+        **DEPARTURES,
+        LONG: {"local.lr": 10.0 * rate},
+        AVERAGE: average,
+        AVERAGE_MOMENTUM: average | {"local.momentum": 0.9},
+        PROX: {"algorithm.name": "fedprox"},
     }
+    return {name: {"algorithm.name": "scaffold", "local.lr": rate, **options} for name, options in named.items()}
 
 
 @EXPERIMENTS.register("audit/scaffold", paper="SCAFFOLD in public code, on quadratics")
 class ScaffoldAudit(Lines):
-    """Distance to the optimum of SCAFFOLD with 2 of 20 clients a round: as published, and with three departures.
-
-    The departures are those of public code, see `DEPARTED`. The problem is a random quadratic one.
-    """
+    """Distance to the optimum of SCAFFOLD with 2 of 20 clients a round: as published, and with three departures."""
 
     scales, seeds, base, cells = (), SEEDS, ("reproduce/audit_scaffold",), "label"
     axes: ClassVar = {"method": methods(0.04)}
@@ -86,13 +92,9 @@ class ScaffoldAudit(Lines):
     } | {"distance at the start": lambda run: start_distance(run.config)}
     metrics, stem, looks, size, notes = (DISTANCE,), "distance", LINES, WIDE, (DEPARTED,)
     heading = "2 of 20 clients a round"
-    columns = (
-        Column("early", f"after {EARLY} rounds", _short, "min", True),
-        Column("late", f"after {LATE} rounds", _short, "min", True),
-    )
+    columns = tuple(Column(k, f"after {r} rounds", SHORT, "min", True) for k, r in (("early", EARLY), ("late", LATE)))
 
     def values(self, panel: str, line: str, group: Group) -> dict[str, float]:
-        """The geometric means of the measures over seeds."""
         values = np.array([[self.measure(run, name) for run in group.runs] for name in self.measures], np.float64)
         return dict(zip(("early", "late", "start"), np.exp(np.log(values).mean(axis=1)).tolist(), strict=True))
 
@@ -100,36 +102,26 @@ class ScaffoldAudit(Lines):
         return {"start": lines[PLAIN]["start"]}
 
     def caption_of(self, values: Values) -> str:
-        start = _short(values[""][PLAIN]["start"])
+        start = SHORT(values[""][PLAIN]["start"])
         return f"Relative distance to the optimum, |x - x*|/|x*|: geometric mean over seeds; at the start {start}."
 
     def claims(self, values: Values) -> list[Claim]:
-        """The claims about why public tables show 10.0 % accuracy for SCAFFOLD, judged after EARLY and LATE rounds."""
         early, late = ({name: of[key] for name, of in values[""].items()} for key in ("early", "late"))
         late[START] = values[""][PLAIN]["start"]
 
         def judge(text: str, holds: bool, *names: str, distances: Mapping[str, float] = late) -> Claim:
-            return Claim(text, holds, listing({name: distances[name] for name in names}, _short, ": ", "; "))
+            return Claim(text, holds, listing({name: distances[name] for name in names}, SHORT, ": ", "; "))
 
-        same = f"after {EARLY} rounds SCAFFOLD is as far from the optimum with this momentum as with ten times the "
-        same += "learning rate (within a factor of 2)"
-        nearer = (
-            "at the end it is more than 5 times nearer with ten times the learning rate than with momentum, so the "
-        )
-        nearer += "longer step is not the only cause"
-        farther = "a server variate divided by the received clients leaves SCAFFOLD more than 10 times as far from the "
-        farther += "optimum at the end"
-        little = "variates that start as the model, alone, change the distance at the end by less than a factor of 10"
         converges = "as published, SCAFFOLD converges with a tenth of the clients in each round"
         stalls = "with a momentum of 0.9 in the local steps SCAFFOLD does not converge"
         return [
             judge(converges, late[PLAIN] < 1e-4, PLAIN),
             judge(stalls, late[MOMENTUM] > 0.05, MOMENTUM, PLAIN),
-            judge(same, 0.5 < early[LONG] / early[MOMENTUM] < 2.0, MOMENTUM, LONG, distances=early),
-            judge(nearer, late[LONG] < 0.2 * late[MOMENTUM], LONG, MOMENTUM),
-            judge(farther, late[RECEIVED] > 10 * late[PLAIN], RECEIVED, PLAIN),
+            judge(SAME, 0.5 < early[LONG] / early[MOMENTUM] < 2.0, MOMENTUM, LONG, distances=early),
+            judge(NEARER, late[LONG] < 0.2 * late[MOMENTUM], LONG, MOMENTUM),
+            judge(FARTHER, late[RECEIVED] > 10 * late[PLAIN], RECEIVED, PLAIN),
             judge(f"{BOTH} lead away from the optimum", late[PAIR] > late[START], PAIR, START),
-            judge(little, 0.1 < late[MODEL] / late[PLAIN] < 10.0, MODEL, PLAIN),
+            judge(LITTLE, 0.1 < late[MODEL] / late[PLAIN] < 10.0, MODEL, PLAIN),
         ]
 
 
@@ -149,8 +141,8 @@ class NetworkAudit(Lines):
     if all its rows have runs. A subclass without scales always has the sizes of the scale `smoke`, and all seeds.
 
     clients: the clients of a round in words; the heading has their data. gaps: text of a claim -> (a, b, low, high):
-    the final accuracies of rows a and b have low < a - b < high. guesses: text of a claim -> a row with at most 12 %,
-    as for a guess of ten classes. The accuracy of a setting with a diverged run counts as 0.
+    the final accuracies of rows a and b have low < a - b <= high; without b, a itself has. The accuracy of a setting
+    with a diverged run counts as 0.
     """
 
     base: ClassVar[Sequence[str]] = ("reproduce/audit_network",)
@@ -160,37 +152,30 @@ class NetworkAudit(Lines):
     smoke: ClassVar = {"partition.min_size": 2, "participation.size": 5, "data.init_args.upscale": 28} | local
     stem, size, looks, plot = "accuracy", WIDE, LINES, {"limits": (0.0, 100.0)}
     columns = (Column("accuracy", "accuracy", accuracy_text, "max", True),)
+    caption = (
+        "Test accuracy in %, {0.clients}, {0.heading}: mean ± std over seeds and the last tenth of the rounds. "
+        "Diverged: at least one seed diverged."
+    )
     clients: ClassVar[str] = "all of ten clients a round"
     gaps: ClassVar[Mapping[str, tuple[str, str, float, float]]]
-    guesses: ClassVar[Mapping[str, str]] = {}
 
     def values(self, panel: str, line: str, group: Group) -> dict[str, Stat]:
-        """The test accuracy over the last tenth of the rounds, as mean and std over rounds and seeds."""
         return {"accuracy": last_k(group, ACCURACY, max(1, group.runs[0].config["rounds"] // 10))}
-
-    def caption_of(self, values: Values) -> str:
-        return (
-            f"Test accuracy in %, {self.clients}, {self.heading}: mean ± std over seeds and the last tenth of the "
-            "rounds. Diverged: at least one seed diverged."
-        )
 
     def claims(self, values: Values) -> list[Claim]:
         means = {name: of["accuracy"].mean for lines in values.values() for name, of in lines.items()}
-        level = {name: mean if math.isfinite(mean) else 0.0 for name, mean in means.items()}
-
-        def text_of(*names: str) -> str:
-            show = lambda mean: f"{100 * mean:.1f} %" if math.isfinite(mean) else "diverged"  # noqa: E731
-            return listing({name: means[name] for name in names}, show, ": ", "; ")
-
-        claims = [
-            Claim(text, low < level[line] - level[other] < high, text_of(line, other))
-            for text, (line, other, low, high) in self.gaps.items()
-            if {line, other} <= means.keys()
-        ]
-        guesses = [(text, line) for text, line in self.guesses.items() if line in means]
-        return claims + [Claim(text, level[line] <= 0.12, text_of(line)) for text, line in guesses]
+        level = {name: mean if math.isfinite(mean) else 0.0 for name, mean in means.items()} | {"": 0.0}
+        claims = []
+        for text, (line, other, low, high) in self.gaps.items():
+            if {line, other} <= level.keys():
+                shown = {name: means[name] for name in (line, other) if name}
+                show = lambda mean: f"{100 * mean:.1f} %" if math.isfinite(mean) else "diverged"  # noqa: E731
+                evidence = listing(shown, show, ": ", "; ")
+                claims.append(Claim(text, low < level[line] - level[other] <= high, evidence))
+        return claims
 
 
+GUESS = (-1.0, 0.12)  # of ten classes
 STEPS = {
     "as published, SCAFFOLD is less than 2 points below FedAvg": (PLAIN, AVERAGE, -0.02, 1.0),
     "a momentum of 0.9 in the local steps costs more than 10 points": (MOMENTUM, PLAIN, -1.0, -0.1),
@@ -201,29 +186,21 @@ STEPS = {
 
 @EXPERIMENTS.register("audit/scaffold-network", paper="SCAFFOLD in public code, on LeNet-5")
 class ScaffoldNetwork(NetworkAudit):
-    """Test accuracy of SCAFFOLD with a tenth of the clients: as published, and with three departures.
-
-    The departures are those of public code, see `DEPARTED`. LeNet-5 on MNIST, 100 clients with label skew.
-    """
+    """Test accuracy of SCAFFOLD with a tenth of the clients: as published, and with three departures."""
 
     axes: ClassVar = {"method": methods(0.01)}
     clients, heading, notes = "10 % of the clients a round", "Dirichlet(0.5)", (DEPARTED,)
     gaps: ClassVar = STEPS | {
         "variates that start as the model cost less than 2 points": (MODEL, PLAIN, -0.02, 1.0),
         "a server variate divided by the received clients costs more than 10 points": (RECEIVED, PLAIN, -1.0, -0.1),
-    }
-    guesses: ClassVar = {
-        f"{BOTH} are no better than a guess at the end": PAIR,
-        "all three departures together are no better than a guess at the end": ALL,
+        f"{BOTH} are no better than a guess at the end": (PAIR, "", *GUESS),
+        "all three departures together are no better than a guess at the end": (ALL, "", *GUESS),
     }
 
 
 @EXPERIMENTS.register("audit/scaffold-digits", paper="SCAFFOLD in public code, LeNet-5 on digits")
 class ScaffoldDigits(ScaffoldNetwork):
-    """Test accuracy of SCAFFOLD on the bundled digits with 5 of 50 clients: as published, and with three departures.
-
-    The same as `ScaffoldNetwork` on smaller data.
-    """
+    """Test accuracy of SCAFFOLD on the bundled digits with 5 of 50 clients: as published, and with three departures."""
 
     scales, base = (), (*NetworkAudit.base, "reproduce/smoke")
 
@@ -236,17 +213,16 @@ class ScaffoldAllClients(NetworkAudit):
     the public tables is left out.
     """
 
-    sizes: ClassVar = {"algorithm.aggregate": "weighted"}
     axes: ClassVar = {
         "method": {
             name: options
-            for name, options in methods(0.01, **{AVERAGE: sizes, AVERAGE_MOMENTUM: sizes}).items()
+            for name, options in methods(0.01, aggregate="weighted").items()
             if name in (PLAIN, MOMENTUM, LONG, AVERAGE, AVERAGE_MOMENTUM)
         }
     }
     options: ClassVar[dict[str, Any]] = {"num_clients": 10, "participation.size": 10, "rounds": 50, "eval.every": 1}
     smoke: ClassVar = NetworkAudit.smoke | {"checkpoint.every": 0}
-    paper: ClassVar = {"checkpoint.every": 1, "data.init_args.mean": [0.0], "data.init_args.std": [1.0]}
+    paper: ClassVar[dict[str, Any]] = {"checkpoint.every": 1, "data.init_args.mean": [0.0], "data.init_args.std": [1.0]}
     gaps: ClassVar = STEPS
 
 
@@ -257,7 +233,8 @@ class ScaffoldClasses(ScaffoldAllClients):
     A replication of NIID-Bench has 10.0 % for SCAFFOLD in this setting, and 81.0 % for FedAvg.
     """
 
-    files, heading = ("data/fashion_mnist",), "two classes per client"
+    heading = "two classes per client"
+    paper: ClassVar = ScaffoldAllClients.paper | {"base": ["data/fashion_mnist"]}
     options: ClassVar = ScaffoldAllClients.options | {"partition": {"name": "classes", "classes": 2}}
 
 
@@ -279,7 +256,6 @@ FACTOR = CLIENTS * (ALPHA + 1) / (CLIENTS * ALPHA + 1)  # E[N sum p_i^2] of Diri
 WITHIN = (
     f"with its step divided by the mean of N sum p_i^2 (gamma = 1/{FACTOR:g}), FedNova is within 2 points of FedAvg"
 )
-DECAYED = {"local.momentum": 0.9, "local.weight_decay": 1e-5}
 NOVA, DIVIDED = "FedNova", f"FedNova, gamma = 1/{FACTOR:g}"
 
 
@@ -296,7 +272,7 @@ class FedNovaNetwork(NetworkAudit):
         "method": {
             NOVA: {"algorithm.name": "fednova"},
             DIVIDED: {"algorithm.name": "fednova", "algorithm.gamma": 1.0 / FACTOR},
-            AVERAGE: CONTROLS[AVERAGE],
+            AVERAGE: {"algorithm.name": "fedavg"},
         }
     }
     options: ClassVar[dict[str, Any]] = {
@@ -320,15 +296,18 @@ class FedNovaCifar(FedNovaNetwork):
     has ten rounds instead of the fifty of this table, because a round takes a minute.
     """
 
-    files = ("data/cifar10",)
-    options: ClassVar = FedNovaNetwork.options | {"rounds": 10, "eval.every": 1, "checkpoint.every": 1} | DECAYED
+    paper: ClassVar = {"base": ["data/cifar10"]}
+    options: ClassVar = FedNovaNetwork.options | {
+        "rounds": 10,
+        "eval.every": 1,
+        "checkpoint.every": 1,
+        "local.momentum": 0.9,
+        "local.weight_decay": 1e-5,
+    }
 
 
 @EXPERIMENTS.register("audit/fednova-digits", paper="FedNova under quantity skew, LeNet-5 on digits")
 class FedNovaDigits(FedNovaNetwork):
-    """Test accuracy of FedNova on digits, ten clients of unequal sizes p_i, with and without the factor N sum p_i^2.
-
-    The same as `FedNovaNetwork` on smaller data.
-    """
+    """Test accuracy of FedNova on digits, ten clients of unequal sizes p_i, with and without the factor N sum p_i^2."""
 
     scales, base = (), (*NetworkAudit.base, "reproduce/smoke")

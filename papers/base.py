@@ -41,17 +41,15 @@ class Claim:
     published: str = ""
 
     @property
-    def result(self) -> str:
-        """The evidence with the paper's numbers and the remark."""
-        return self._evidence(f"; published: {self.published}" if self.published else "")
-
-    @property
     def ours(self) -> str:
         """The evidence with the remark."""
-        return self._evidence()
+        return self.evidence + (f" ({self.remark})" if self.remark else "")
 
-    def _evidence(self, published: str = "") -> str:
-        return self.evidence + published + (f" ({self.remark})" if self.remark else "")
+    @property
+    def result(self) -> str:
+        """The evidence with the paper's numbers and the remark."""
+        published = f"; published: {self.published}" if self.published else ""
+        return self.evidence + published + self.ours.removeprefix(self.evidence)
 
 
 @dataclass(frozen=True)

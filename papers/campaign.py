@@ -20,10 +20,10 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from threading import Lock, Timer
+from typing import NamedTuple
 
 from papers.base import EXPERIMENTS, find
 from papers.command import place
@@ -53,8 +53,7 @@ SHORTEST = 0.1  # seconds until a stop: none comes before the context has begun
 LEFT_OUT = ("report", "loggers")  # folders of a run that are made again from its records
 
 
-@dataclass(frozen=True)
-class Experiment:
+class Experiment(NamedTuple):
     """An experiment that lacks runs: its name, its cache, and the work of what it lacks, in local steps."""
 
     name: str
@@ -132,7 +131,6 @@ def lacking(grids: dict[str, Grid], results: Path, overrides: Sequence[str]) -> 
 
 
 def _is_open(folder: Path) -> bool:
-    """Whether the ledger's verdicts of an experiment have an open claim."""
     path = folder / "verdicts.json"
     return path.is_file() and any(c["holds"] is None for c in json.loads(path.read_text(encoding="utf-8"))["claims"])
 
@@ -157,11 +155,10 @@ def _plans(experiment: Experiment, announced: bool = False) -> Iterator[PlannedR
         if data not in here:
             try:
                 check_data([run])
+                here[data] = True
             except DataMissing as error:
                 _leave_out(experiment.name, error)
                 here[data] = False
-                continue
-            here[data] = True
         if here[data]:
             if announced:
                 say(f"next     {experiment.name} lacks {len(experiment.cache.missing)} runs")
@@ -174,7 +171,6 @@ def _leave_out(name: str, error: DataMissing) -> None:
 
 
 def _estimate(experiments: Iterable[Experiment], minutes: float, jobs: int | None) -> None:
-    """Says which runs the minutes would bring."""
     left = minutes / 60
     for experiment in experiments:
         if not (runs := list(_plans(experiment))):
@@ -239,7 +235,7 @@ def pack(path: Path, root: Path, results: Path) -> None:
 
 
 def _files(run: Path) -> Iterator[Path]:
-    """The files of a run that another machine needs: of a whole run its records, of another one all that resumes it."""
+    """The files of a run that another machine needs: of a whole run its records, otherwise all that resumes it."""
     whole = is_complete(run)
     for file in sorted(run.rglob("*")):
         first, *_ = file.relative_to(run).parts
@@ -303,5 +299,5 @@ def _runs_below(root: Path) -> list[Path]:
 
 
 def _progress(run: Path) -> tuple[bool, int]:
-    """How far a run is: whether it is complete, and its number of rounds; (False, -1) if there is none."""
+    """Whether a run is complete, and its number of rounds; (False, -1) if there is none."""
     return is_complete(run), len(read_rows(run / "metrics.jsonl").rows) if is_run(run) else -1

@@ -15,8 +15,7 @@ from raylfl.errors import BadConfig
 class CellChoice:
     """A selection of an experiment's cells by patterns for their values.
 
-    patterns: key -> patterns with the wildcards of file names (`mnist-*`). A cell is selected if, for each of these
-    keys, the text of its value (`plain`) matches at least one pattern.
+    patterns: key -> patterns with the wildcards of file names, one of which the text of the value (`plain`) matches.
     """
 
     patterns: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -38,10 +37,7 @@ class CellChoice:
 
 
 def choice(words: Sequence[str], keys: Sequence[str], name: str) -> CellChoice:
-    """The selection that the words `key=value,value` describe.
-
-    keys: the keys of the experiment; name: its name. Raises BadConfig for any other key.
-    """
+    """The selection that the words `key=value,value` describe. Raises BadConfig for a key that is none of `keys`."""
     patterns: dict[str, list[str]] = {}
     for word in words:
         key, equals, values = word.partition("=")

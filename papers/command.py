@@ -1,7 +1,4 @@
-"""The command `raylfl reproduce`: runs experiments by name, and prints and writes their findings.
-
-An experiment here is the reproduction of one figure or table of a paper.
-"""
+"""The command `raylfl reproduce`: runs experiments by name, and prints and writes their findings."""
 
 from __future__ import annotations
 
@@ -72,10 +69,7 @@ def reproduce(
 
 
 def place(name: str, experiment: PaperResult, scale: str) -> Path:
-    """The folder of an experiment's results.
-
-    name: the name of the experiment, or of the folder of runs that several experiments share.
-    """
+    """The folder of an experiment's results; name: its name, or that of the runs that it shares with others."""
     folder = LoggingConfig().folder / "reproduce" / name
     return folder / scale if experiment.scales else folder
 
@@ -114,10 +108,7 @@ def show(findings: Findings, notes: Sequence[str]) -> None:
 
 
 def write(folder: Path, findings: Findings, notes: Sequence[str], dpi: int = 200) -> list[Path]:
-    """Write figures (PNG), tables (Markdown, CSV) and verdicts.json; returns the paths of figures and verdicts.
-
-    dpi: resolution of the figures.
-    """
+    """Write figures (PNG), tables (Markdown, CSV) and verdicts.json; returns the paths of figures and verdicts."""
     folder.mkdir(parents=True, exist_ok=True)
     for table in findings.tables:
         (folder / f"{table.name}.md").write_text(f"{table.caption}\n\n{to_markdown(table)}", encoding="utf-8")

@@ -36,7 +36,7 @@ def page_name(name: str) -> str:
 
 
 def check_name(name: str, results: Path) -> None:
-    """Raises BadConfig unless a comparison can have this name: it looks like no experiment, and its page is free."""
+    """Raise BadConfig unless a comparison can have this name: it looks like no experiment, and its page is free."""
     groups = {experiment.partition("/")[0] for experiment in EXPERIMENTS.names()}
     if name.partition("/")[0] in groups:
         find(name)
@@ -54,15 +54,13 @@ def check_name(name: str, results: Path) -> None:
 def row_of(run: RunRecord) -> Row:
     """The row of a run, with its final metrics as measures. Raises BadConfig as `check_complete` does."""
     check_complete(run)
-    metric = main_metric([run])
-    directions = {"metrics": run.directions} if run.directions else {}
-    cell = _cell_of(run.config) | directions
+    cell = _cell_of(run.config) | ({"metrics": run.directions} if run.directions else {})
     final = {
         name: float(f"{value:.12g}")
         for name, value in run.summary.get("final", {}).items()
         if isinstance(value, (int, float)) and math.isfinite(value)
     }
-    return row(run, cell, measures=final, curves=(metric,), points=POINTS)
+    return row(run, cell, measures=final, curves=(main_metric([run]),), points=POINTS)
 
 
 def _cell_of(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,19 +71,13 @@ def _cell_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rows_of_comparison(folder: Path) -> list[Row]:
-    """The rows of the comparison with this ledger.
-
-    Their cells have the defaults of options that are newer than a row: one setting has one cell in all versions.
-    """
+    """The rows of a comparison; their cells have the defaults of options that are newer than a row."""
     rows = (replace(row, cell=_complete_cell(row.cell)) for row in read(folder))
     return list({row.key: row for row in rows}.values())
 
 
 def _complete_cell(cell: dict[str, Any]) -> dict[str, Any]:
-    """A cell with the defaults of newer options; the cell itself if this version cannot load it.
-
-    It is not loaded, either, if that would import a class of the user's: code of whoever published the row.
-    """
+    """A cell with the defaults of newer options; the cell itself if loading fails or would import a user's class."""
     classes = {key: str(value) for key, value in cell.items() if key.endswith(("class_path", ".name")) and value}
     for key, value in classes.items():
         if "." in value and (value.startswith("__main__.") or key not in ("model.class_path", "data.class_path")):
@@ -97,7 +89,7 @@ def _complete_cell(cell: dict[str, Any]) -> dict[str, Any]:
 
 
 def groups_of(rows: Sequence[Row]) -> list[Group]:
-    """The settings of a comparison, each with its runs on all seeds, from the rows of all machines."""
+    """The settings of a comparison, each with its runs on all seeds."""
     runs = []
     for number, each in enumerate(rows):
         run = run_of(each, set_keys({}, each.cell), str(number))
@@ -111,7 +103,6 @@ def groups_of(rows: Sequence[Row]) -> list[Group]:
 
 
 def labels_of(rows: Sequence[Row]) -> list[str]:
-    """The name of each row's setting, which distinguishes it from the others."""
     labels = {int(run.path.name): group.label for group in groups_of(rows) for run in group.runs}
     return [labels.get(number, "the same setting and seed on another machine") for number in range(len(rows))]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -47,11 +48,8 @@ class Plot:
 
 
 def curves(plots: Sequence[Plot], styles: Mapping[str, Line], size: tuple[float, float] = PANEL) -> Figure:
-    """A figure of the panels under one legend.
-
-    styles: name of a curve -> its style, in the order of the legend. size: width and height of a panel in inches.
-    """
-    panels = [Panel(plot.heading, _drawer(plot, styles), size, plot.heading) for plot in plots]
+    """A figure of the panels under one legend, which has the order of `styles`; size: of a panel in inches."""
+    panels = [Panel(plot.heading, partial(_draw, plot=plot, looks=styles), size, plot.heading) for plot in plots]
     shown = {name for plot in plots for name in plot.lines}
     legend = [(name, line) for name, line in styles.items() if name in shown]
     legend += [("authors' logs", Line(4, 1, thin=True))] if any(plot.logs for plot in plots) else []
@@ -62,41 +60,36 @@ def curves(plots: Sequence[Plot], styles: Mapping[str, Line], size: tuple[float,
 def styles(methods: Mapping[str, str]) -> dict[str, Line]:
     """Name of a curve -> the line style of its method, as `method_styles` chooses it.
 
-    methods: name of a curve -> its method.
+    methods: name of a curve -> its method. A form of another one, such as `fedaware, normalised`, has that one's colour
+    with other dashes and another marker.
     """
-    looks = method_styles(list(methods.values()))
+    forms = {method: method.partition(", ")[0] for method in methods.values()}
+    looks = method_styles([method for method, first in forms.items() if method == first or first not in forms])
+    for method, first in forms.items():
+        if method not in looks:
+            looks[method] = Line(looks[first].color, looks[first].dash + 1, looks[first].marker + 1)
     return {name: looks[method] for name, method in methods.items()}
 
 
-def _drawer(plot: Plot, looks: Mapping[str, Line]) -> Callable[[Axes], None]:
-    def panel(ax: Axes) -> None:
-        curves, (bottom, top) = [], plot.limits
-        for name, group in plot.lines.items():
-            item = curve(group, plot.metric, plot.axis, band=plot.band, window=plot.window)
-            if item is not None:
-                curves.append((_adjust(item, plot.factors.get(name, 1.0), bottom, plot.start), looks[name]))
-        logs = [(_log_curve(log), replace(looks[name], dash=1, thin=True)) for name, log in plot.logs.items() if log]
-        draw(ax, curves, plot.metric, plot.axis, promised=logs)
-        ax.set_ylim(bottom=bottom, top=top)
-        if logs:  # what matters is the second half
-            points = np.hstack([np.array(line.get_data()) for line in ax.lines])
-            ax.set_ylim(bottom=max(0.0, float(points[1, points[0] > points[0].max() / 2].min()) - 3))
-        if plot.right is not None:
-            ax.set_xlim(right=plot.right)
-
-    return panel
-
-
-def _log_curve(log: Sequence[Sequence[float]]) -> Curve:
-    x, y = np.array(log).T
-    return Curve(x + 1, y, y, y)
+def _draw(ax: Axes, plot: Plot, looks: Mapping[str, Line]) -> None:
+    curves, (bottom, top) = [], plot.limits
+    for name, group in plot.lines.items():
+        item = curve(group, plot.metric, plot.axis, band=plot.band, window=plot.window)
+        if item is not None:
+            curves.append((_adjust(item, plot.factors.get(name, 1.0), bottom, plot.start), looks[name]))
+    columns = {name: np.array(log).T for name, log in plot.logs.items() if log}
+    logs = [(Curve(x + 1, y, y, y), replace(looks[name], dash=1, thin=True)) for name, (x, y) in columns.items()]
+    draw(ax, curves, plot.metric, plot.axis, promised=logs)
+    ax.set_ylim(bottom=bottom, top=top)
+    if logs:  # what matters is the second half
+        points = np.hstack([np.array(line.get_data()) for line in ax.lines])
+        ax.set_ylim(bottom=max(0.0, float(points[1, points[0] > points[0].max() / 2].min()) - 3))
+    if plot.right is not None:
+        ax.set_xlim(right=plot.right)
 
 
 def _adjust(item: Curve, factor: float, bottom: float | None, start: float | None) -> Curve:
-    """The curve with its costs (x) multiplied by `factor` and its values (y) at least `bottom`.
-
-    start: the value of an additional first point at cost 0; None: no such point.
-    """
+    """The curve with its costs multiplied by `factor`, its values at least `bottom`, and `start` as first value."""
     first = [] if start is None else [start]
     floor = -np.inf if bottom is None else bottom
     x = np.concatenate([[0.0] * len(first), item.x * factor])
@@ -113,29 +106,24 @@ def sweeps(
 ) -> Figure:
     """A figure of a metric over a tuned option: our results filled and solid, published ones hollow and dashed.
 
-    panels: heading -> method -> (ours, published), each a map from the option's value to the statistic; published may
-    be empty. looks: the style of each method. label: the label of the x axis, which is logarithmic. ticks: the texts of
-    the values 0, 1, 2, ... if these are positions on a linear axis. The legend explains filled and hollow markers if a
-    method has both.
+    panels: heading -> method -> (ours, published), each a map from the option's value to the statistic. label: of the
+    x axis, which is logarithmic. ticks: the texts of the values 0, 1, 2, ... if these are positions on a linear axis.
     """
     factor = 100 if is_percent(metric) else 1
 
-    def drawer(lines: Mapping[str, tuple[Mapping[float, Stat], Mapping[float, Stat]]]) -> Callable[[Axes], None]:
-        def panel(ax: Axes) -> None:
-            for name, pair in lines.items():
-                for sweep, options in zip(pair, ({}, HOLLOW), strict=True):
-                    points = [(x, factor * stat.mean) for x, stat in sorted(sweep.items()) if np.isfinite(stat.mean)]
-                    if points:
-                        ax.plot(*zip(*points, strict=True), **{**looks[name].options(), **options})
-            ax.set(xlabel=label, ylabel=axis_name(metric), xscale="linear" if ticks else "log")
-            if ticks:
-                ax.set_xticks(range(len(ticks)), ticks)
-                return
-            ax.xaxis.set_major_locator(FixedLocator(sorted({x for pair in lines.values() for x in pair[0]})))
-            ax.xaxis.set_minor_locator(NullLocator())
-            ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
-
-        return panel
+    def panel(ax: Axes, lines: Mapping[str, tuple[Mapping[float, Stat], Mapping[float, Stat]]]) -> None:
+        for name, pair in lines.items():
+            for sweep, options in zip(pair, ({}, HOLLOW), strict=True):
+                points = [(x, factor * stat.mean) for x, stat in sorted(sweep.items()) if np.isfinite(stat.mean)]
+                if points:
+                    ax.plot(*zip(*points, strict=True), **{**looks[name].options(), **options})
+        ax.set(xlabel=label, ylabel=axis_name(metric), xscale="linear" if ticks else "log")
+        if ticks:
+            ax.set_xticks(range(len(ticks)), ticks)
+            return
+        ax.xaxis.set_major_locator(FixedLocator(sorted({x for pair in lines.values() for x in pair[0]})))
+        ax.xaxis.set_minor_locator(NullLocator())
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
 
     sides = {
         name: [any(lines[name][side] for lines in panels.values() if name in lines) for side in (0, 1)]
@@ -143,7 +131,7 @@ def sweeps(
     }
     entries = [(name, line) for name, line in looks.items() if any(sides[name])]
     with rc():
-        plots = [Panel(heading, drawer(lines), PANEL, heading) for heading, lines in panels.items()]
+        plots = [Panel(heading, partial(panel, lines=lines), PANEL, heading) for heading, lines in panels.items()]
         figure = composed(Block("", "", "", plots))
         handles = legend_handles(entries)
         for handle, (name, _) in zip(handles, entries, strict=True):

@@ -24,13 +24,9 @@ def estimate(configs: Sequence[dict[str, Any]], jobs: int) -> Iterator[str]:
     """Yield a line with the expected hours for each kind of run, as soon as it is measured, then a line for all runs.
 
     Runs are of one kind if they have the same data, model, method, clients, participation and runtime. For each kind,
-    the run with the fewest local steps or epochs, and of those the one with the smallest learning rate, is measured for
-    a few rounds. The time of the other runs is assumed to be proportional to their local steps or epochs. The estimate
-    is slightly too long, as an evaluation does not take longer with more steps. Runs whose clients differ in their
-    numbers of steps belong to one kind only if these numbers have the same specification. A kind whose measured run
-    diverges counts as no time, and its line says so.
-
-    jobs: the number of runs at the same time.
+    the run with the least local work, and of those the one with the smallest learning rate, is measured for a few
+    rounds. The time of the others is assumed to be proportional to their local steps or epochs, which is slightly too
+    long. A kind whose measured run diverges counts as no time. jobs: the number of runs at the same time.
     """
     total = 0.0
     for expected, line in hours(configs):
@@ -54,7 +50,8 @@ def hours(configs: Sequence[dict[str, Any]]) -> Iterator[tuple[float, str]]:
         except NonFinite as error:
             each, note = 0.0, f" (diverges: {error})"
         expected = sum(each * config["rounds"] * work(config) / work(least) for config in of_kind) / 3600
-        yield expected, f"{expected:8.2f} h  {len(of_kind)} runs: {_words(least)}{note}"
+        names = [least[group].get("name") or least[group]["class_path"] for group in ("data", "model", "algorithm")]
+        yield expected, f"{expected:8.2f} h  {len(of_kind)} runs: {', '.join(names)}{note}"
 
 
 class _Clock(Callback):
@@ -87,11 +84,7 @@ def work(config: dict[str, Any]) -> float:
 
 
 def _per_round(config: dict[str, Any]) -> float:
-    """Seconds per round, measured by a short run in a temporary folder.
-
-    The short run evaluates every second round. The time of an evaluation is the difference between rounds with and
-    without one; it is divided by `eval.every` of the config.
-    """
+    """Seconds per round, measured by a short run that evaluates every second round."""
     short, clock = copy.deepcopy(config), _Clock()
     every = max(int(config["eval"]["every"]), 1)
     short["rounds"], short["checkpoint"]["every"], short["eval"]["every"] = max(2, min(every, 24)), 0, 2
@@ -100,8 +93,3 @@ def _per_round(config: dict[str, Any]) -> float:
         run(short, callbacks=[clock])
     plain, evaluated = median(clock.seconds[2::2] or clock.seconds[:1]), median(clock.seconds[1::2])
     return plain + max(evaluated - plain, 0.0) / every
-
-
-def _words(config: dict[str, Any]) -> str:
-    parts = [config[group].get("name") or config[group]["class_path"] for group in ("data", "model", "algorithm")]
-    return ", ".join(parts)

@@ -31,8 +31,7 @@ def _short(value: float) -> str:
     return number(0.0 if abs(value) < 1e-12 else value, 3)
 
 
-def _text_of(values: Mapping[str, float]) -> str:
-    return listing(values, "{:.3f}".format, ": ", "; ")
+_text_of = partial(listing, show="{:.3f}".format, between=": ", end="; ")
 
 
 def limit_measures(tail: int) -> dict[str, Callable[[RunRecord], float]]:
@@ -46,14 +45,11 @@ def limit_measures(tail: int) -> dict[str, Callable[[RunRecord], float]]:
         columns = [run.column(f"test/x{j}")[-tail:] for j in range(DIM)]
         return math.sqrt(sum(np.var(x, ddof=1) / effective_count(x) for x in columns))
 
-    def mean(run: RunRecord, metric: str) -> float:
-        return float(run.column(metric)[-tail:].mean())
-
-    return {"noise": noise, **{name: partial(mean, metric=metric) for name, metric in names.items()}}
+    means = {name: lambda run, m=metric: float(run.column(m)[-tail:].mean()) for name, metric in names.items()}
+    return {"noise": noise, **means}
 
 
 def data_of(config: Mapping[str, Any]) -> TracedQuadratics:
-    """The data of a run with this config, a config for `load_config`."""
     from papers.probes.quadratics import TracedQuadratics
     from raylfl.config.load import load_config
 
@@ -64,8 +60,7 @@ def predicted_limit(config: Mapping[str, Any], tail: int) -> Floats | None:
     """The limit [d] of E[x_r] at the run's step size that eq. 39 of FedACS predicts, for f_m(x) = |x - E_m|^2 / 2.
 
     If the system changes, the matrices M and vectors v of eqs. 34-35 are averaged over the last `tail` rounds. None for
-    a method whose coefficients are unknown or that keeps old updates, and for local steps with momentum or a decaying
-    learning rate, which eq. 33 does not have.
+    methods and local steps that eq. 33 does not have.
     """
     from raylfl.config.load import load_config
     from raylfl.experiment.assemble import assemble
@@ -98,13 +93,11 @@ def predicted_limit(config: Mapping[str, Any], tail: int) -> Floats | None:
 
 
 class Quadratics(Lines):
-    """A figure of several methods on the quadratics of fig. 4, in several systems of heterogeneity.
-
-    tail: the number of last rounds that are averaged.
-    """
+    """Several methods on the quadratics of fig. 4, in several systems; tail: the last rounds that are averaged."""
 
     scales, base, curves, cells = (), ("reproduce/fedacs_fig4",), (DISTANCE,), "label"
     panel, metrics = "system", (DISTANCE,)
+    caption = "Over the last {0.tail} rounds. Predicted: the bias by eq. 39, at the step size of the runs."
     columns = (
         Column("distance", "mean of |x - x*|", _short, "min", True),
         Column("bias", "|mean of x - x*|", _short, "min", True),
@@ -113,7 +106,6 @@ class Quadratics(Lines):
     tail: ClassVar[int]
 
     def values(self, panel: str, line: str, group: Group) -> dict[str, Any]:
-        """The distances of the measured limit and of the predicted one, nan if unknown, from x* and from each other."""
         (run,) = group.runs
         numbers = {name: self.measure(run, name) or 0.0 for name in self.measures}
         mean = np.array([numbers[f"x{j}"] for j in range(DIM)])
@@ -127,22 +119,15 @@ class Quadratics(Lines):
         start = lines["FedACS"]["start"]
         return {"start": start, "limits": (0.02, 1.0), "window": self.options["rounds"] // 50}
 
-    def caption_of(self, values: Values) -> str:
-        return f"Over the last {self.tail} rounds. Predicted: the bias by eq. 39, at the step size of the runs."
-
 
 @EXPERIMENTS.register("fedacs/fig4", paper="FedACS [3] fig. 4")
 class Fig4(Quadratics):
-    """Distance to the optimum of FedAvg with four local solvers and of FedACS, in three systems.
-
-    The systems are equal clients, clients with unequal links and local steps, and such clients redrawn in every round.
-    """
+    """Distance to the optimum of FedAvg with four local solvers and of FedACS, in three systems."""
 
     axes: ClassVar = {
         "system": {
-            "left: equal clients": {"base": ["preset/fedacs_fig4_left"]},
-            "middle: static": {"base": ["preset/fedacs_fig4_middle"]},
-            "right: redrawn every round": {"base": ["preset/fedacs_fig4_right"]},
+            f"{name}: {text}": {"base": [f"preset/fedacs_fig4_{name}"]}
+            for name, text in (("left", "equal clients"), ("middle", "static"), ("right", "redrawn every round"))
         },
         "method": {
             "FedAvg, SGD": {},
@@ -152,13 +137,7 @@ class Fig4(Quadratics):
             "FedACS": {"algorithm.name": "fedacs"},
         },
     }
-    looks: ClassVar = {
-        "FedAvg, SGD": "fedavg",
-        "FedAvg, proximal": "fedprox",
-        "FedAvg, lr decay": "decay",
-        "FedAvg, momentum": "fedavgm",
-        "FedACS": "fedacs",
-    }
+    looks: ClassVar = dict(zip(axes["method"], ("fedavg", "fedprox", "decay", "fedavgm", "fedacs"), strict=True))
     options: ClassVar = {"rounds": 800}
     tail, stem, notes = 400, "fig4", [SMOOTHED.format(16)]
     measures: ClassVar = limit_measures(tail)
@@ -177,11 +156,7 @@ class Fig4(Quadratics):
 
 @EXPERIMENTS.register("fedacs/fig7", paper="FedACS [3] fig. 7")
 class Fig7(Quadratics):
-    """Bias of six methods with equal effective steps, in a static and a dynamic system.
-
-    Bias: distance of the mean iterate from the optimum. Links and local steps of the clients are unequal; in the
-    dynamic system they change in every round.
-    """
+    """Bias of six methods with equal effective steps, in a static and a dynamic system."""
 
     axes: ClassVar = {
         "system": {name: {"base": [f"preset/fedacs_{name}"]} for name in ("static", "dynamic")},

@@ -65,8 +65,7 @@ def _before_end(run: RunRecord, k: int) -> float:
 class Efficiency(Lines):
     """A table of the rounds and the computation that seven methods need to reach a test accuracy.
 
-    number: the paper's table, in published/fedacs_costs.csv. `--only` selects columns and seeds; a column needs runs of
-    all methods.
+    number: the paper's table, in published/fedacs_costs.csv. A task needs runs of all methods.
     """
 
     seeds, smoke_seeds, choices = (0, 1, 2), 2, ("task", "seed")  # the paper says "multiple runs"
@@ -86,11 +85,10 @@ class Efficiency(Lines):
         *(
             column
             for axis in AXES
+            for key, head, show in ((axis, axis, cost_text), (f"{axis} published", "published", cost_or_dash))
             for column in (
-                Column(axis, axis, cost_text, "min", True),
-                Column(f"{axis} ratio", "x FedACS", ratio_text, None, True),
-                Column(f"{axis} published", "published", cost_or_dash, "min", True),
-                Column(f"{axis} published ratio", "x FedACS", ratio_text, None, True),
+                Column(key, head, show, "min", True),
+                Column(f"{key} ratio", "x FedACS", ratio_text, None, True),
             )
         ),
         Column("accuracy", "accuracy (%)", accuracy_text, "max", True),
@@ -103,7 +101,6 @@ class Efficiency(Lines):
         return groups
 
     def values_of(self, panel: str, lines: Mapping[str, Group], scale: str) -> dict[str, dict[str, Any]]:
-        """The costs to the target and the accuracies of all methods, ours and published."""
         column = columns_of(self.number)[panel]
         target = SMOKE_TARGET if scale == "smoke" else column["target"]
         known = {"target": target, "gains": column["gains"]}
@@ -117,14 +114,12 @@ class Efficiency(Lines):
         return values
 
     def over(self, group: Group, names: Sequence[str]) -> Stat:
-        """The statistic of some measures over the seeds, without the seeds that lack them."""
         values = [self.measure(run, name) for run in group.runs for name in names]
         return Stat.over([value for value in values if value is not None], of=len(values))
 
     def caption_of(self, values: Values) -> str:
-        goals = listing(
-            {task: lines["FedACS"]["target"] for task, lines in values.items()}, lambda goal: f"{100 * goal:g} %"
-        )
+        targets = {task: lines["FedACS"]["target"] for task, lines in values.items()}
+        goals = listing(targets, lambda goal: f"{100 * goal:g} %")
         return f"Costs until {goals}; accuracies over the last {LAST} rounds (App. I.3.4); mean ± std over seeds."
 
     def claims(self, values: Values) -> list[Claim]:
@@ -133,7 +128,6 @@ class Efficiency(Lines):
         return [*first_claims(values), *gains(columns, ends), *rivals(values, ends)]
 
     def headline(self, point: Point, row: Row) -> tuple[str, float | None, float | None]:
-        """The rounds to the target."""
         column = columns_of(self.number)[point.task]
         name = f"rounds to {column['target']:g}"
         return name, row.measures[name], column[point.method]["rounds"]
@@ -182,47 +176,37 @@ MNIST = {
 CINIC = {"base": ["data/cinic10", "model/cnn_fedacs_cinic"]}
 DIRICHLET: dict[str, Any] = {"smoke": {"partition.min_size": 2}}
 IMAGES: Axis = {"MNIST": MNIST, "CIFAR-10": DIRICHLET, "CINIC-10": DIRICHLET | CINIC}
-
-
-def base_of(system: str) -> tuple[str, str]:
-    return "reproduce/fedacs_table1", f"preset/fedacs_{system}"
+# clients have unequal links and local steps: the same ones in every round, or new ones
+STATIC, DYNAMIC, STATIC_EPOCHS, DYNAMIC_EPOCHS = (
+    ("reproduce/fedacs_table1", f"preset/fedacs_{system}")
+    for system in ("static", "dynamic", "static_epochs", "dynamic_epochs")
+)
 
 
 @EXPERIMENTS.register("fedacs/table1", paper="FedACS [3] table 1, fig. 6")
 class Table1(Efficiency):
-    """Rounds and computation to a target accuracy in the dynamic system.
-
-    There, links and local steps of the clients are unequal and change in every round.
-    """
+    """Rounds and computation to a target accuracy in the dynamic system."""
 
     number = stem = "table1"
-    base = base_of("dynamic")
-    axes: ClassVar = {"task": IMAGES, "method": METHODS}
+    base, axes = DYNAMIC, {"task": IMAGES, "method": METHODS}
     time = "the MNIST rows of tables 1 and 4 take about 30 hours on two cores"
 
 
 # The paper's text lacks the dashes of table 4; its ratios (1.06x rounds, 1.34x seconds) identify the numbers of OS.
 @EXPERIMENTS.register("fedacs/table4", paper="FedACS [3] table 4, fig. 9")
 class Table4(Efficiency):
-    """Rounds and computation to a target accuracy in the static system.
-
-    There, links and local steps of the clients are unequal and the same in every round.
-    """
+    """Rounds and computation to a target accuracy in the static system."""
 
     number = stem = "table4"
-    base = base_of("static")
-    axes: ClassVar = {"task": IMAGES, "method": METHODS}
+    base, axes = STATIC, {"task": IMAGES, "method": METHODS}
 
 
 @EXPERIMENTS.register("fedacs/table5", paper="FedACS [3] table 5, fig. 10")
 class Table5(Efficiency):
-    """Rounds and computation to a target accuracy on CIFAR-10 at three Dirichlet alphas, dynamic system.
-
-    In this system, links and local steps of the clients are unequal and change in every round.
-    """
+    """Rounds and computation to a target accuracy on CIFAR-10 at three Dirichlet alphas, dynamic system."""
 
     number = stem = "table5"
-    base = base_of("dynamic")
+    base = DYNAMIC
     axes: ClassVar = {
         "task": {f"alpha {alpha:g}": DIRICHLET | {"partition.alpha": alpha} for alpha in (0.05, 0.2, 0.35)},
         "method": METHODS,
@@ -240,18 +224,18 @@ class Epochs(Efficiency):
 class Table1Epochs(Epochs, Table1):
     """Table 1 with T_m local epochs of client m instead of local steps, as App. I.3.1 says."""
 
-    stem, base = "table1_epochs", base_of("dynamic_epochs")
+    stem, base = "table1_epochs", DYNAMIC_EPOCHS
 
 
 @EXPERIMENTS.register("fedacs/table4-epochs", paper="FedACS [3] table 4, fig. 9")
 class Table4Epochs(Epochs, Table4):
     """Table 4 with T_m local epochs of client m instead of local steps, as App. I.3.1 says."""
 
-    stem, base = "table4_epochs", base_of("static_epochs")
+    stem, base = "table4_epochs", STATIC_EPOCHS
 
 
 @EXPERIMENTS.register("fedacs/table5-epochs", paper="FedACS [3] table 5, fig. 10")
 class Table5Epochs(Epochs, Table5):
     """Table 5 with T_m local epochs of client m instead of local steps, as App. I.3.1 says."""
 
-    stem, base = "table5_epochs", base_of("dynamic_epochs")
+    stem, base = "table5_epochs", DYNAMIC_EPOCHS

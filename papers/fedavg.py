@@ -1,8 +1,7 @@
 """FedAvg (McMahan, Moore, Ramage, Hampson & y Arcas, AISTATS 2017), table 1: rounds to a target accuracy.
 
-The caption says "MNIST 2NN with E = 1" (E: local epochs); FedLab's replication has E = 5. As defined in sec. 3, the
-learning rate is the best of a grid, for each cell, and a curve is the best test accuracy so far, interpolated linearly
-between evaluations.
+E: local epochs, 1 in the paper, 5 in FedLab's replication. As defined in sec. 3, the learning rate is the best of a
+grid, for each cell, and a curve is the best test accuracy so far, interpolated linearly between evaluations.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from raylfl.report.runs import RunRecord
 from raylfl.report.tables import Column, ReportTable
 from raylfl.report.wording import cost_text, count_text
 
-KEYS = ("pixels", "partition", "fraction", "lr")  # of a cell
 ROUNDS = "rounds to target"
 PARTITIONS = {"IID": "iid", "non-IID": "shards"}
 PIXELS: dict[str, dict[str, Any]] = {  # the paper does not say how it scales them
@@ -69,10 +67,7 @@ def row_of(point: Point, tried: Mapping[float, Mapping[int, float | None]]) -> d
 
 
 def crossing(run: RunRecord, target: float) -> float | None:
-    """The rounds until the curve of the best accuracy so far crosses the target, None if it never does (sec. 3).
-
-    The curve is linear between measurements.
-    """
+    """The rounds until the curve of the best accuracy so far crosses the target, None if it never does (sec. 3)."""
     seen = np.flatnonzero(np.isfinite(run.column(ACCURACY)))
     rounds, best = run.rounds[seen].astype(np.float64) + 1, np.maximum.accumulate(run.column(ACCURACY)[seen])
     if not (best >= target).any():
@@ -86,37 +81,28 @@ def crossing(run: RunRecord, target: float) -> float | None:
 
 @EXPERIMENTS.register("fedavg/table1", paper="FedAvg (McMahan et al. 2017) table 1")
 class Table1(Grid):
-    """Rounds to 97 % on MNIST for fractions C of clients per round; 2NN, E = 1 local epoch, batches of B = 10.
+    """Rounds to 97 % on MNIST for fractions C of clients per round; 2NN, E = 1 local epoch, batches of B = 10."""
 
-    2NN: an MLP with two hidden layers of 200.
-    """
-
-    base, choices, cells = ("reproduce/fedavg_table1",), (*KEYS, "seed"), "values"
+    base, choices, cells = ("reproduce/fedavg_table1",), ("pixels", "partition", "fraction", "lr", "seed"), "values"
     seeds = (0, 1, 2)  # the paper does not say how many; the learning rate is chosen on the first
     axes: ClassVar = {
         "pixels": PIXELS,
         "partition": {name: {"partition.name": key} for name, key in PARTITIONS.items()},
         "fraction": {
-            c: {
-                "smoke": {"participation.size": max(1, round(50 * c))},
-                "paper": {"participation.size": max(1, round(100 * c))},
-            }
+            c: {s: {"participation.size": max(1, round(n * c))} for s, n in (("smoke", 50), ("paper", 100))}
             for c in FRACTIONS
         },
         "lr": {lr: {"local.lr": lr} for lr in RATES},
     }
     small: ClassVar = {"pixels": ("standardised",), "lr": RATES[2:4]}
     smoke: ClassVar = {"rounds": 100, "stop.target": 0.85}
-    measures: ClassVar = {
-        ROUNDS: lambda run: crossing(run, run.config["stop"]["target"]),
-    }
+    measures: ClassVar = {ROUNDS: lambda run: crossing(run, run.config["stop"]["target"])}
 
     def label(self, point: Point) -> str:
         pixels = f", pixels {point.pixels}" if PIXELS[point.pixels] else ""
         return f"{point.partition}, C={point.fraction:g}, lr {point.lr:g}{pixels}"
 
     def options_of(self, point: Point, scale: str) -> dict[str, Any]:
-        """A run ends at the target, or after twice the paper's rounds."""
         return {"rounds": 2 * PAPER[point.partition, point.fraction]} if scale == "paper" else {}
 
     def headline(self, point: Point, row: Row) -> tuple[str, float | None, float | None]:
@@ -153,11 +139,7 @@ COLUMNS = [
 
 
 def claims(rows: Sequence[Mapping[str, Any]]) -> list[Claim]:
-    """The claims about rounds to the target, for each partition and pixel scaling; rows: of `row_of`.
-
-    Our rounds are the paper's within a factor of NEAR. C = 0.1 needs fewer rounds than one client (C = 0), by a larger
-    factor on non-IID data. The best learning rate is not at an edge of the grid.
-    """
+    """The claims about rounds to the target, for each partition and pixel scaling; rows: of `row_of`."""
     out = []
     for heading in dict.fromkeys(row["block"] for row in rows):
         chosen = {f"C={row['fraction']}": row for row in rows if row["block"] == heading}
@@ -185,9 +167,8 @@ def claims(rows: Sequence[Mapping[str, Any]]) -> list[Claim]:
             evidence = f"{gains['non-IID']:.1f} times fewer against {gains['IID']:.1f}"
             out.append(Claim(text, gains["non-IID"] > gains["IID"] if decided else None, evidence))
     edge = "; ".join(f"{row['block']}, C={row['fraction']}" for row in rows if not row["inside"])
-    evidence = f"in {sum(row['inside'] for row in rows)} of {len(rows)} cells" + (
-        f"; at an edge in: {edge}" if edge else ""
-    )
+    evidence = f"in {sum(row['inside'] for row in rows)} of {len(rows)} cells"
+    evidence += f"; at an edge in: {edge}" if edge else ""
     text = "the best learning rate is neither the smallest nor the largest of those tried"
     return [*out, *([Claim(text, not edge or None, evidence)] if rows else [])]
 

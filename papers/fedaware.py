@@ -22,13 +22,13 @@ from raylfl.errors import BadConfig
 from raylfl.report.derived import Stat, best, final_rounds, last_k
 from raylfl.report.runs import Group
 from raylfl.report.statistics import Interval, paired_test
-from raylfl.report.style import Line
 from raylfl.report.tables import Column
-from raylfl.report.wording import axis_name, number, stat_text
+from raylfl.report.wording import number, stat_text
 
 # with lr 0.01, 100 rounds are too few to learn; 20: the smallest images for which the convolutions have an output
 SMOKE = {"local.lr": 0.05, "data.init_args.upscale": 20}
 SKEWED = {"partition.min_size": 2}  # at scale `smoke`: 1,438 digits over 50 clients
+# label skew alone; with unequal local steps; with local steps that also change in every round
 SYSTEMS: dict[str, dict[str, Any]] = {
     "statistical only": {"base": ["preset/fedaware_statistical"]},
     "hybrid": {"base": ["preset/fedaware_hybrid"], "smoke": SKEWED},
@@ -41,7 +41,7 @@ Tuning = Mapping[str, Mapping[Any, Mapping[str, Any]]]  # method -> value of its
 
 
 def tuned(method: str, option: str = "", grid: Sequence[Any] = (None,)) -> dict[Any, dict[str, Any]]:
-    """Value of a method's tuned option -> its options; a method without such an option has the value None."""
+    """Value of a method's tuned option, None without one -> the method's options."""
     return {value: {"algorithm.name": method} | ({option: value} if option else {}) for value in grid}
 
 
@@ -68,7 +68,7 @@ def systems(*names: str, files: Sequence[str] = ()) -> Axis:
 
 
 class Scenario(Grid):
-    """The base of all experiments: CIFAR-10 on the axis `system` of heterogeneity."""
+    """CIFAR-10 on the axis `system` of heterogeneity."""
 
     base, seeds = ("reproduce/fedaware_table1",), (0, 1, 2)  # the paper does not give the number of seeds
     options: ClassVar[dict[str, Any]] = {"eval.diversity": True}
@@ -107,21 +107,20 @@ class Tuned(Scenario):
     def options_of(self, point: Point, scale: str) -> Mapping[str, Any]:
         return self.methods[point.method][point.tuning]
 
-    def tune(self, cache: RunCache) -> dict[str, dict[str, Group]]:
+    def tune(self, cache: RunCache) -> dict[Any, dict[str, Group]]:
         """System -> method -> the runs of its best setting on all seeds."""
         return nest(self.best(cache, lambda group: best(group, ACCURACY).mean), "system", "method")
 
 
 def against(form: str, names: Iterable[str]) -> list[str]:
-    """The name `form`, one of FORMS (FedAWARE's two forms), followed by the `names` that are not in FORMS."""
+    """One of FedAWARE's two forms, followed by the names of other methods."""
     return [form, *(name for name in names if name not in FORMS)]
 
 
 def steady(lines: Mapping[str, Group], form: str, last: int) -> Claim:
-    """The claim of Sec. 5 that the accuracy of FedAWARE varies least from evaluation to evaluation.
+    """The claim of Sec. 5 that the accuracy of FedAWARE varies least from evaluation to evaluation in the last rounds.
 
-    It is judged by paired t tests over seeds. lines: method -> runs; form: one of `FORMS`; last: the number of last
-    rounds considered.
+    It is judged by paired t tests over seeds.
     """
     moves = {name: jitter(lines[name], last) for name in against(form, lines)}
     means = {name: float(np.mean(move)) for name, move in moves.items()}
@@ -132,10 +131,7 @@ def steady(lines: Mapping[str, Group], form: str, last: int) -> Claim:
 
 
 def ahead_of_all(leads: Sequence[Interval]) -> bool | None:
-    """Whether a method is ahead of all rivals, by the confidence intervals of its lead over each rival, `leads`.
-
-    True if all intervals are above 0; False if one interval is below 0; otherwise, or without leads, None (open).
-    """
+    """Whether the intervals of a method's leads over all rivals are above 0; False if one is below 0, else None."""
     if any(lead.high < 0 for lead in leads):
         return False
     return True if leads and all(lead.low > 0 for lead in leads) else None
@@ -151,8 +147,7 @@ def most_diverse(values: Mapping[str, Stat], form: str, seeds: int) -> Claim:
     """The claim of Sec. 5 that FedAWARE has a higher final gradient diversity than the other methods.
 
     It is judged by Welch's t intervals of the means. The std is over seeds and rounds, but only the number of seeds
-    counts as the number of values, which makes the test cautious. values: method -> gradient diversity over the last
-    rounds; form: one of `FORMS`; seeds: their number.
+    counts as the number of values, which makes the test cautious.
     """
     evidence = listing(ordered(values, lambda stat: -stat.mean), partial(stat_text, metric=DIVERSITY))
     levels = {name: Level(stat.mean, stat.std, seeds) for name, stat in values.items()}
@@ -168,11 +163,7 @@ def published_best(method: str, system: str) -> Stat:
 
 @EXPERIMENTS.register("fedaware/table1", paper="FedAWARE [4] table 1, fig. 4")
 class Table1(Tuned, Lines):
-    """Best test accuracy of eight methods, FedAWARE in two forms, on CIFAR-10 in three systems of heterogeneity.
-
-    The systems are label skew alone, label skew with unequal local steps (hybrid), and with local steps that also
-    change in every round (hybrid+).
-    """
+    """Best test accuracy of eight methods, FedAWARE in two forms, on CIFAR-10 in three systems of heterogeneity."""
 
     choices, curves = (), ("train/loss", DIVERSITY)  # figure 5 shares the runs
     axes: ClassVar = {"system": systems(*SYSTEMS), "method": {name: {} for name in METHODS}}
@@ -184,22 +175,16 @@ class Table1(Tuned, Lines):
     )
 
     def headline(self, point: Point, row: Row) -> tuple[str, float | None, float | None]:
-        """The best accuracy."""
         top = None if row.diverged else max((value for _, value in row.curve), default=None)
         return f"best {row.metric}", top, published_best(point.method, point.system).mean
 
-    def lines(self, cache: RunCache) -> dict[str, dict[str, Group]]:
-        return self.tune(cache)
+    lines = Tuned.tune
 
     def values(self, panel: str, line: str, group: Group) -> dict[str, Any]:
         return {"ours": best(group, ACCURACY), "published": published_best(line, panel)}
 
     def claims(self, values: Values) -> list[Claim]:
-        """The claims of Sec. 5 about accuracy in the three systems of heterogeneity.
-
-        FedAWARE is best in every system, its accuracy varies least between evaluations, and every method is less
-        accurate in `hybrid+` than in `statistical only`.
-        """
+        """The claims of Sec. 5."""
         claims, steadiest = [], []
         for label, lines in values.items():
             ours, theirs = ({name: of[key].mean for name, of in lines.items()} for key in ("ours", "published"))
@@ -231,17 +216,6 @@ class Curves(Lines, Scenario):
         means = [Column(m, f"{m}, last rounds", partial(stat_text, metric=m), None, True) for m in self.metrics]
         return [Column("best", "best accuracy (%)", accuracy_text, "max", True), *means]
 
-    def title_of(self, panel: Any, metric: str) -> str:
-        return axis_name(metric).removesuffix(" (%)").capitalize()
-
-    def styles(self, looks: Mapping[str, str]) -> dict[str, Line]:
-        """FedAWARE's two forms have one colour, with different dashes and markers."""
-        styles = super().styles({name: method for name, method in looks.items() if name != NORMALISED})
-        if NORMALISED not in looks:
-            return styles
-        form = styles[FORMS[0]]
-        return {name: styles.get(name, Line(form.color, form.dash + 1, form.marker + 1)) for name in looks}
-
     def values(self, panel: str, line: str, group: Group) -> dict[str, Any]:
         means = {metric: last_k(group, metric, final_rounds(rounds_of(group))) for metric in self.metrics}
         return {"best": best(group, ACCURACY), **means}
@@ -250,23 +224,15 @@ class Curves(Lines, Scenario):
         return {"band": "std", "window": max(1, rounds_of(next(iter(lines.values()))["runs"]) // 50)}
 
 
-class Alphas(Curves):
-    """A figure of one method with a line per value of a parameter alpha."""
-
-    line, name = "alpha", "{alpha}"
-
-
 def alphas(key: str, *values: float) -> Axis:
     return {f"alpha {alpha}": {key: alpha} for alpha in values}
 
 
 @EXPERIMENTS.register("fedaware/fig3", paper="FedAWARE [4] figs. 2-3")
-class Fig3(Alphas):
-    """FedAvg at four Dirichlet alphas: accuracy, gradient diversity, gradient norm of F.
+class Fig3(Curves):
+    """FedAvg at four Dirichlet alphas: accuracy, gradient diversity, gradient norm of F."""
 
-    F: the global objective; alpha: the parameter of the partition, small for a strong label skew.
-    """
-
+    line, name = "alpha", "{alpha}"
     stem, metrics, curves = "fig3", (ACCURACY, DIVERSITY, "global/grad_norm"), (DIVERSITY, "global/grad_norm")
     axes: ClassVar = {"system": systems("hybrid"), "alpha": alphas("partition.alpha", 0.1, 0.3, 0.5, 0.7)}
     options: ClassVar = Scenario.options | {"eval.global": True}
@@ -317,15 +283,11 @@ class Methods(Tuned, Curves):
 
 @EXPERIMENTS.register("fedaware/fig5", paper="FedAWARE [4] fig. 5")
 class Fig5(Methods):
-    """Gradient diversity over rounds of the methods of table 1, hybrid system, of the runs of table 1.
-
-    In this system clients have label skew and unequal numbers of local steps.
-    """
+    """Gradient diversity over rounds of the methods of table 1, hybrid system, of the runs of table 1."""
 
     stem, metrics, curves, shares = "fig5", (DIVERSITY,), (DIVERSITY,), "fedaware/table1"
 
     def comparisons(self, lines: Mapping[str, Mapping[str, Any]]) -> list[Claim]:
-        """The claims of `Methods`, and one more: FedAvgM and FedYogi beat FedAvg's accuracy at a lower diversity."""
         ends, tops = ({name: of[key].mean for name, of in lines.items()} for key in (DIVERSITY, "best"))
         holds = all(ends[m] < ends["FedAvg"] and tops[m] > tops["FedAvg"] for m in ("FedAvgM", "FedYogi"))
         names = ("FedAvg", "FedAvgM", "FedYogi")
@@ -335,16 +297,12 @@ class Fig5(Methods):
 
 
 class Digits(Methods):
-    """The common part of figures 8 and 9: images of one channel, with pixels in 0..1 as in the paper's code.
-
-    Besides accuracy and gradient diversity, both figures show the training loss.
-    """
+    """Figures 8 and 9: images of one channel, with pixels in 0..1 as in the paper's code."""
 
     smoke: ClassVar = {"local.lr": 0.05}
     paper: ClassVar = {"data.init_args.mean": [0.0], "data.init_args.std": [1.0]}
 
     def comparisons(self, lines: Mapping[str, Mapping[str, Any]]) -> list[Claim]:
-        """The claims of `Methods`, and one more: FedAWARE's training loss is comparable with FedYogi's."""
         claims = super().comparisons(lines)
         for form in FORMS:
             losses = {name: lines[name]["train/loss"].mean for name in (form, "FedYogi")}
@@ -374,10 +332,7 @@ class Fig9(Digits):
 
 @EXPERIMENTS.register("fedaware/fig6", paper="FedAWARE [4] fig. 6")
 class Fig6(Methods):
-    """FedAWARE against FedMGDA+ at the best of five server learning rates, on CIFAR-10 in the hybrid system.
-
-    In this system clients have label skew and unequal numbers of local steps.
-    """
+    """FedAWARE against FedMGDA+ at the best of five server learning rates, on CIFAR-10 in the hybrid system."""
 
     stem, metrics, curves, smoke_seeds = "fig6", (ACCURACY, DIVERSITY), (DIVERSITY,), 1
     methods: ClassVar = {  # FedMGDA+'s updates have length 1; the paper names no learning rate
@@ -395,12 +350,10 @@ class Fig6(Methods):
 
 
 @EXPERIMENTS.register("fedaware/fig7", paper="FedAWARE [4] fig. 7")
-class Fig7(Alphas):
-    """Sensitivity of FedAWARE to its momentum alpha, hybrid+ system.
+class Fig7(Curves):
+    """Sensitivity of FedAWARE to its momentum alpha, hybrid+ system."""
 
-    In this system clients have label skew and local steps that differ and change in every round.
-    """
-
+    line, name = "alpha", "{alpha}"
     stem, metrics, curves = "fig7", (ACCURACY, DIVERSITY), (DIVERSITY,)
     axes: ClassVar = {"system": systems("hybrid+"), "alpha": alphas("algorithm.alpha", 0.1, 0.3, 0.5, 0.7, 0.9)}
     options: ClassVar = Scenario.options | {"algorithm.name": "fedaware"}

@@ -19,14 +19,7 @@ from raylfl.report.tables import Column
 from raylfl.report.wording import number
 
 DISTANCE = "global/distance"
-METHODS = {
-    "FOCUS": "focus",
-    "FedAvg": "fedavg",
-    "FedAU": "fedau",
-    "MIFA": "mifa",
-    "SCAFFOLD": "scaffold",
-    "ProxSkip": "scaffnew",
-}
+METHODS = {name: name.lower() for name in ("FOCUS", "FedAvg", "FedAU", "MIFA", "SCAFFOLD")} | {"ProxSkip": "scaffnew"}
 EXACT = 1e-12  # relative distance that counts as exact; rounding allows about 1e-15
 # Fig. 4 counts ProxSkip's variates as sent; our clients compute them from the next x, so that a run counts half
 COUNTED = {"ProxSkip": 2.0}
@@ -45,10 +38,7 @@ COSTS = {f"{axis} to {goal:g}": (axis, goal) for goal in (1e-6, EXACT) for axis 
 
 @EXPERIMENTS.register("focus/fig4", paper="FOCUS [1] fig. 4")
 class Fig4(Lines):
-    """Ridge regression under full, uniform and arbitrary participation: six methods by floats sent.
-
-    Each method is drawn by its distance from the optimum over the communicated floats.
-    """
+    """Ridge regression under full, uniform and arbitrary participation: six methods by floats sent."""
 
     scales, base, cells = (), ("reproduce/focus_fig4",), "label"
     axes: ClassVar = {
@@ -79,7 +69,6 @@ class Fig4(Lines):
     )
 
     def values(self, panel: str, line: str, group: Group) -> dict[str, Any]:
-        """The measures of a method's run, inf for a target that is not reached; floats are counted as in fig. 4."""
         values = {}
         for key in self.measures:
             value, factor = self.measure(group.runs[0], key), COUNTED.get(line, 1.0)
@@ -88,7 +77,6 @@ class Fig4(Lines):
         return values | costs | {"end": values["level"], "curve": group.runs[0].column(DISTANCE)}
 
     def claims(self, values: Values) -> list[Claim]:
-        """The claims of fig. 4 and its caption."""
         allowed = ", ".join(f"{rounds} ({panel} participation)" for panel, rounds in self.within.items())
 
         def of(name: str, key: str) -> dict[str, float]:
@@ -106,7 +94,7 @@ class Fig4(Lines):
         return [
             Claim(near, within, listing(spent, "{:.0f}".format) + " rounds"),
             Claim(linear, all(value > 0.95 for value in straight.values()), r2),
-            self._first_in_floats(values),
+            _first_in_floats(values),
             Claim("SCAFFOLD is exact", max(ends["SCAFFOLD"].values()) < EXACT, _ends(ends["SCAFFOLD"])),
             *(
                 Claim(f"{name} stalls", all(of(name, "stalls").values()), _ends(ends[name]), REMARKS.get(name, ""))
@@ -116,17 +104,6 @@ class Fig4(Lines):
             Claim(fails, min(partial.values()) > 1e-3, _ends(partial), REMARKS["ProxSkip"]),
             *(_same(values["full"], *names) for names in SAME),
         ]
-
-    @staticmethod
-    def _first_in_floats(values: Values) -> Claim:
-        evidence, holds = [], True
-        for panel, lines in values.items():
-            costs = {name: results[f"floats to {EXACT:g}"] for name, results in lines.items()}
-            other, name = min((cost, name) for name, cost in costs.items() if name != "FOCUS")
-            evidence.append(f"{panel} {cost_or_dash(costs['FOCUS'])} (next: {name}, {cost_or_dash(other)})")
-            holds &= costs["FOCUS"] < other
-        text = f"FOCUS reaches a relative distance of {EXACT:g} with the fewest floats"
-        return Claim(text, holds, "; ".join(evidence))
 
 
 def level(distance: Floats) -> float:
@@ -154,11 +131,18 @@ def is_stalled(distance: Floats) -> bool:
     return bool(1e-6 < last < 1 and last > third / 2)
 
 
-def _same(lines: Mapping[str, Mapping[str, Any]], *names: str) -> Claim:
-    """The claim in the caption of fig. 4 that the named methods are identical under full participation.
+def _first_in_floats(values: Values) -> Claim:
+    evidence, holds = [], True
+    for panel, lines in values.items():
+        costs = {name: results[f"floats to {EXACT:g}"] for name, results in lines.items()}
+        other, name = min((cost, name) for name, cost in costs.items() if name != "FOCUS")
+        evidence.append(f"{panel} {cost_or_dash(costs['FOCUS'])} (next: {name}, {cost_or_dash(other)})")
+        holds &= costs["FOCUS"] < other
+    return Claim(f"FOCUS reaches a relative distance of {EXACT:g} with the fewest floats", holds, "; ".join(evidence))
 
-    lines: method -> key -> value.
-    """
+
+def _same(lines: Mapping[str, Mapping[str, Any]], *names: str) -> Claim:
+    """The claim in the caption of fig. 4 that the named methods are identical under full participation."""
     first, *others = (lines[name]["curve"] for name in names)
     apart = max(float(np.nanmax(np.abs(other - first))) for other in others)
     text = f"under full participation {', '.join(names)} are identical"

@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
+from papers import texts
 from papers.base import EXPERIMENTS, Claim
 from papers.focus import METHODS
 from papers.grid import Axis, Grid, Point, by
 from papers.ledger import Row
 from papers.lines import Lines, Sweep, Sweeps, Values, best_value
 from papers.run_cache import RunCache
-from papers.texts import (
-    ACCURACY,
-    accuracy_text,
-    cost_or_dash,
-    listing,
-    mean_cost,
-    measurements,
-    ordered,
-    path_of,
-    stat_of,
-    table_of,
-)
+from papers.texts import ACCURACY, accuracy_text, cost_or_dash, listing, mean_cost, ordered, stat_of, table_of
 from raylfl.report.derived import Stat, group_to_target, last_k
 from raylfl.report.runs import Group
 from raylfl.report.tables import Column
@@ -33,7 +22,7 @@ DIVISOR = "SCAFFOLD, divisor 10"  # SCAFFOLD in the form of the public code and 
 SEQUENCE = "FedAvg in sequence"  # each client starts from the model of the client before, as in SFL
 DROPOUT = {"FOCUS, dropout": "FOCUS", f"{DIVISOR}, dropout": DIVISOR}  # with another network -> without
 SHARED = {SEQUENCE: "FedAvg"} | DROPOUT  # variant -> the method with whose log it is compared
-LOGS = Path("published") / "focus_fig9.csv.gz"
+LOGS = "published/focus_fig9.csv.gz"
 LINES: dict[str, dict[str, Any]] = {
     name: {"algorithm.name": METHODS[name]} for name in ("FOCUS", "FedAvg", "FedAU", "MIFA", "SCAFFOLD")
 } | {DIVISOR: {"algorithm.name": "scaffold", "algorithm.divisor": 10}}
@@ -79,7 +68,7 @@ def logs() -> dict[tuple[str, str], Log]:
     Raises DataMissing if the file is missing.
     """
     logs: dict[tuple[str, str], Log] = {}
-    for line in measurements(path_of(LOGS)):
+    for line in texts.measurements(texts.path_of(LOGS)):
         method = DIVISOR if line["method"] == "SCAFFOLD" else line["method"]
         log = logs.setdefault((line["participation"].capitalize(), method), {})
         log[int(line["round"]) + 1] = float(line["test_accuracy_percent"]) / 100
@@ -113,13 +102,11 @@ class Fig9(Lines, Images):
     )
 
     def headline(self, point: Point, row: Row) -> tuple[str, float | None, float | None]:
-        """The mean accuracy over the last 500 rounds; that of the authors' log."""
         text, values = PUBLISHED[point.participation].get(point.method), row.window(500)
         value = sum(values) / len(values) if values else None
         return row.metric, value, stat_of(text).mean if text else None
 
     def values(self, panel: str, line: str, group: Group) -> dict[str, Any]:
-        """The accuracy over the last 500 of 10,000 rounds; the log's."""
         text, last = PUBLISHED[panel].get(line), min(int(group.runs[0].config["rounds"]) // 10, 500)
         return {"ours": last_k(group, ACCURACY, last), "logs": stat_of(text) if text else NONE}
 
@@ -136,8 +123,7 @@ class Fig9(Lines, Images):
 class Fig9Start(Lines, Images):
     """The first 1,000 of figure 9's 10,000 rounds, beside the authors' logs of the same rounds.
 
-    The log of FedAvg is also compared with a sequential FedAvg, in which the sampled clients train one after the other.
-    Two Bernoulli logs are also compared with runs whose network has dropout; the paper does not mention dropout.
+    Some logs are also compared with variants of their methods, as the paper does not say all that its code does.
     """
 
     margin = 0.05  # the margin of the accuracy; in the logs most methods differ by more
@@ -151,15 +137,12 @@ class Fig9Start(Lines, Images):
         "Markov": [*PUBLISHED["Markov"], SEQUENCE],
     }
     axes: ClassVar = {"participation": PANELS, "method": STARTED}
-    panel, blocks, stem, notes = "participation", False, "fig9_start", NOTES
+    panel, heading, blocks, stem, notes = "participation", "{} participation", False, "fig9_start", NOTES
     looks: ClassVar = {name: LOOKS[name] for names in compared.values() for name in names}
     columns = (Column("ours", "ours", accuracy_text), Column("logs", "authors' logs", accuracy_text))
 
     def has(self, point: Point, scale: str) -> bool:
         return point.method in self.compared[point.participation]
-
-    def title_of(self, panel: Any, metric: str) -> str:
-        return f"{panel} participation"
 
     def lines(self, cache: RunCache) -> dict[Any, dict[str, Group]]:
         """Panel -> line -> its runs. Raises DataMissing without the logs, before a run starts."""
@@ -168,7 +151,6 @@ class Fig9Start(Lines, Images):
         return super().lines(cache)
 
     def values_of(self, panel: Any, lines: Mapping[str, Group], scale: str) -> dict[str, dict[str, Any]]:
-        """The accuracies over the last fifth of the rounds, ours and the log's, and the log up to then."""
         authors, rounds, values = logs() if scale == "paper" else {}, self.rounds[scale], {}
         for name, group in lines.items():
             log = {r: value for r, value in authors.get((panel, name), {}).items() if r <= rounds}
@@ -186,12 +168,12 @@ class Fig9Start(Lines, Images):
         return f"Test accuracy in %, mean ± std over the measurements of {window}."
 
     def claims(self, values: Values) -> list[Claim]:
-        """The claims that the accuracy of each method differs from its log by at most the margin."""
         claims = []
         for panel, name, of in ((panel, name, of) for panel, lines in values.items() for name, of in lines.items()):
             text = f"{panel}: {name} is within {100 * self.margin:g} points of "
             text += f"{SHARED[name]}'s log" if name in SHARED else "its log"
-            holds = abs(_level(of["ours"]) - of["logs"].mean) <= self.margin
+            level = of["ours"].mean if math.isfinite(of["ours"].mean) else 0.0
+            holds = abs(level - of["logs"].mean) <= self.margin
             ours, theirs = (f"{accuracy_text(of[key])} %" for key in ("ours", "logs"))
             claims += [Claim(text, holds, ours, published=theirs)] if of["logs"].count else []
         return claims
@@ -199,10 +181,7 @@ class Fig9Start(Lines, Images):
 
 @EXPERIMENTS.register("focus/fig9-rates", paper="FOCUS [1] fig. 9")
 class Fig9Rates(Sweeps, Images):
-    """SG-FOCUS and its rivals on CIFAR-10 under Bernoulli participation, each at its best learning rate.
-
-    With one learning rate for all, as in the figure, a round's step of FOCUS is ten times as long as FedAvg's.
-    """
+    """SG-FOCUS and its rivals on CIFAR-10 under Bernoulli participation, each at its best learning rate."""
 
     choices, name = ("method", "lr"), "{method}, lr {lr:g}"
     smoke: ClassVar = Images.smoke | {"rounds": 100}
@@ -210,14 +189,11 @@ class Fig9Rates(Sweeps, Images):
     axes: ClassVar = {"method": LINES, "lr": {lr: {"local.lr": lr} for lr in RATES}}
     small: ClassVar = {"lr": RATES[2:]}
     stem, looks, notes = "fig9_rates", LOOKS, NOTES[1:]
-    caption = "Test accuracy in % over the last rounds."
+    heading, caption = "Bernoulli participation", "Test accuracy in % over the last rounds."
 
     def sweeps(self, cache: RunCache) -> Mapping[Point, Sweep]:
-        last = cache.pick(30, 500)
+        last = 30 if cache.scale == "smoke" else 500
         return by({point: last_k(group, ACCURACY, last) for point, group in self.groups(cache).items()}, "lr")
-
-    def heading(self, cell: Point) -> str:
-        return "Bernoulli participation"
 
     def claims(self, sweeps: Mapping[Point, Sweep]) -> list[Claim]:
         text = "FOCUS is the most accurate, each method at its best learning rate"
@@ -227,8 +203,7 @@ class Fig9Rates(Sweeps, Images):
 def fastest(panel: str, lines: Mapping[str, Group], ends: Mapping[str, Stat]) -> list[Claim]:
     """The claim that FOCUS is the first to reach 90 % of the best final accuracy of the other methods.
 
-    panel: the kind of participation; lines: method -> runs; ends: method -> final accuracy. Empty without runs of FOCUS
-    and of another method.
+    Empty without runs of FOCUS and of another method.
     """
     if "FOCUS" not in lines or len(lines) < 2:
         return []
@@ -240,16 +215,9 @@ def fastest(panel: str, lines: Mapping[str, Group], ends: Mapping[str, Stat]) ->
 
 
 def most_accurate(text: str, ends: Mapping[str, Stat], logs: Mapping[str, str] | None = None) -> list[Claim]:
-    """The claim that FOCUS has the highest of these accuracies; empty without FOCUS and another method.
-
-    logs: method -> accuracy in the authors' log.
-    """
+    """The claim that FOCUS has the highest of these accuracies; empty without FOCUS and another method."""
     if "FOCUS" not in ends or len(ends) < 2:
         return []
     evidence = listing({name: stat.mean for name, stat in ends.items()})
     published = listing(logs or {}, lambda text: text.partition("±")[0])
     return [Claim(text, best_value(ends) == "FOCUS", evidence, published=published)]
-
-
-def _level(stat: Stat) -> float:
-    return stat.mean if math.isfinite(stat.mean) else 0.0

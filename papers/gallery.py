@@ -1,8 +1,4 @@
-"""The pages `docs/results.md`, `docs/claims.md` and `docs/results/*.md`, generated from the ledger of published runs.
-
-docs/results.md lists all published experiments and comparisons, each of which has a page of its own; docs/claims.md has
-all claims in one table, which can be sorted on the site.
-"""
+"""The pages `docs/results.md`, `docs/claims.md` and `docs/results/*.md`, generated from the ledger."""
 
 from __future__ import annotations
 
@@ -45,7 +41,7 @@ sorts the table. *Published* has the paper's number, where the claim has one; *o
 
 @dataclass(frozen=True)
 class PublishedExperiment:
-    """A published experiment: the folder of its ledger, the ledger's rows (none without runs), claims and notes."""
+    """A published experiment: its ledger's folder and rows (none without runs), claims and notes."""
 
     name: str
     folder: Path
@@ -69,10 +65,7 @@ class PublishedExperiment:
 
 
 def experiments(results: Path) -> list[PublishedExperiment]:
-    """The experiments whose verdicts are published, sorted by name.
-
-    results: the folder of all ledgers.
-    """
+    """The experiments whose verdicts are published, sorted by name."""
     published = []
     for name, folder in ((entry.name, results / entry.name) for entry in EXPERIMENTS):
         if (folder / "verdicts.json").is_file():
@@ -93,10 +86,7 @@ def pages(results: Path, docs: Path) -> dict[Path, str]:
 
 
 def write_pages(results: Path, docs: Path) -> list[Path]:
-    """Write the pages whose text has changed, and return their paths.
-
-    results: the folder of all ledgers; docs: the folder of the documentation.
-    """
+    """Write the pages whose text has changed, and return their paths."""
     texts = pages(results, docs)
     changed = [path for path in texts if not path.is_file() or path.read_text(encoding="utf-8") != texts[path]]
     for path in changed:
@@ -153,7 +143,7 @@ def comparison(name: str, rows: Sequence[Row]) -> str:
 
 
 def not_run(published: Sequence[PublishedExperiment]) -> list[str]:
-    """The section on what the ledger lacks: parts of the published experiments, and experiments without a run."""
+    """The section on what the ledger lacks."""
     lines = ["## Not run", "", "What the ledger lacks, computed from the experiments' settings and the ledger:", ""]
     lines += [f"- {of.name}: {line}" for of in published for line in of.entry.cls().missing(of.rows)]
     others = [f"{e.name} ({e.cls.time})" if e.cls.time else e.name for e in _unpublished(published)]
@@ -171,10 +161,8 @@ def page(of: PublishedExperiment) -> str:
 
 
 def _claims(of: PublishedExperiment) -> list[str]:
-    """The table of the claims, and the notes."""
-    table = _table(
-        ("claim", "holds", "result"), [(claim.text, WORDS[claim.holds], claim.result) for claim in of.claims]
-    )
+    cells = [(claim.text, WORDS[claim.holds], claim.result) for claim in of.claims]
+    table = _table(("claim", "holds", "result"), cells)
     return [*(table if of.claims else []), *([""] if of.notes else []), *(f"- {note}" for note in of.notes)]
 
 

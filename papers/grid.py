@@ -45,12 +45,12 @@ class Grid(PaperResult):
     axes: axis -> value -> what the value changes in the config: dotted keys; under `smoke` or `paper`, those of one
     scale; under `base`, config files. small: axis -> the values that are run at scale `smoke`, if not all. name: the
     format of a point's label from its values; empty: the values, separated by commas. base: the config files of all
-    points; files: further ones at scale `paper`. options: dotted keys of all points; smoke, paper: those of one scale.
-    seeds: of each point; of an axis that is `tuned` only the best value has all of them, and the first one decides
-    which value that is. smoke_seeds: the number of seeds at scale `smoke`. cells: the form of a point in the ledger:
-    `text` (each value as for `--only`), `values` (as they are) or `label` (one key `run`). measures: name -> a number
-    of a run that the ledger's row has because the curve does not determine it. curves: the metrics, besides the main
-    one, of which the row has a curve, of at most `curve_points` points.
+    points. options: dotted keys of all points; smoke, paper: those of one scale, with files under `base`. seeds: of
+    each point; of an axis that is `tuned` only the best value has all of them, and the first one decides which value
+    that is. smoke_seeds: the number of seeds at scale `smoke`. cells: the form of a point in the ledger: `text` (each
+    value as for `--only`), `values` (as they are) or `label` (one key `run`). measures: name -> a number of a run that
+    the ledger's row has because the curve does not determine it. curves: the metrics, besides the main one, of which
+    the row has a curve, of at most `curve_points` points.
     """
 
     scales: ClassVar[tuple[str, ...]] = SCALES
@@ -59,7 +59,6 @@ class Grid(PaperResult):
     name: ClassVar[str] = ""
     cells: ClassVar[str] = "text"
     base: ClassVar[Sequence[str]]
-    files: ClassVar[Sequence[str]] = ()
     options: ClassVar[dict[str, Any]] = {}
     smoke: ClassVar[dict[str, Any]] = {}
     paper: ClassVar[dict[str, Any]] = {}
@@ -72,14 +71,12 @@ class Grid(PaperResult):
 
     def points(self, scale: str) -> list[Point]:
         """All points at this scale, `smoke` or `paper`."""
-        axes = {
-            axis: self.small.get(axis, values) if scale == "smoke" else values for axis, values in self.axes.items()
-        }
+        axes = {**self.axes, **self.small} if scale == "smoke" else self.axes
         every = (Point(zip(axes, values, strict=True)) for values in product(*axes.values()))
         return [point for point in every if self.has(point, scale)]
 
     def has(self, point: Point, scale: str) -> bool:
-        """Whether this point of the axes' product is one of the experiment at this scale."""
+        """Whether a point of the axes' product is one of the experiment at this scale."""
         return True
 
     def label(self, point: Point) -> str:
@@ -98,13 +95,12 @@ class Grid(PaperResult):
 
     def setting(self, point: Point, scale: str) -> CellConfig:
         """The setting of a point at this scale: the config files and keys of its values over those of all points."""
-        values = [self.axes[axis][value] for axis, value in point.items() if axis in self.axes]
-        files = [*self.base, *(name for value in values for name in value.get("base", ()))]
-        files += [*(self.files if scale == "paper" else ()), *([f"reproduce/{scale}"] if self.scales else [])]
-        options = {**(self.smoke if scale == "smoke" else self.paper), **self.options}
-        for value in values:
-            options |= {key: changed for key, changed in value.items() if key not in ("base", *SCALES)}
-            options |= value.get(scale, {})
+        parts: list[Mapping[str, Any]] = [self.smoke if scale == "smoke" else self.paper, self.options]
+        for value in (self.axes[axis][value] for axis, value in point.items() if axis in self.axes):
+            parts += [value, value.get(scale, {})]
+        files = [*self.base, *(name for part in parts for name in part.get("base", ()))]
+        files += [f"reproduce/{scale}"] if self.scales else []
+        options = {key: value for part in parts for key, value in part.items() if key not in ("base", *SCALES)}
         config = set_keys({"base": files}, {**options, **self.options_of(point, scale)})
         return CellConfig(self.label(point), config, self.cell(point))
 
@@ -124,7 +120,7 @@ class Grid(PaperResult):
 
     def of_scale(self, cache: RunCache) -> Sequence[int]:
         """The seeds at the cache's scale; an experiment without scales has all."""
-        return cache.pick(self.seeds[: self.smoke_seeds], self.seeds) if self.scales else self.seeds
+        return self.seeds[: self.smoke_seeds] if self.scales and cache.scale == "smoke" else self.seeds
 
     def best(self, cache: RunCache, score: Callable[[Group], Any]) -> dict[Point, Group]:
         """Point at the best value of the tuned axis -> its runs on all seeds.
@@ -145,10 +141,7 @@ class Grid(PaperResult):
         return self.measures[name](run) if row is None else row[name]
 
     def headline(self, point: Point, row: Row) -> tuple[str, float | None, float | None]:
-        """The number of a published run that stands in the tables: its name, its value, and the paper's for its point.
-
-        Here it is the mean of the main metric over the last rounds (`last_value`), without a number of the paper.
-        """
+        """The number of a published run in the tables: its name, its value, and the paper's for its point."""
         return row.metric, last_value(row), None
 
     def whole(self) -> int | None:
@@ -161,9 +154,12 @@ class Grid(PaperResult):
         """The name of a point's cell, at all values of the tuned axis."""
         return self.label(point.without(self.tuned))
 
+    def lacks(self, row: Row) -> list[str]:
+        """The measures and curves of the experiment that a row is too old to have."""
+        return [name for name in (*self.measures, *self.curves) if name not in row.measures | row.curves]
+
     def missing(self, rows: Sequence[Row]) -> list[str]:
-        names = (*self.measures, *self.curves)
-        older = [name for name in names if any(name not in row.measures | row.curves for row in rows)]
+        older = list(dict.fromkeys(name for row in rows for name in self.lacks(row)))
         text = f"its rows are older than numbers that it reads now ({', '.join(older[:4])}): make the runs again"
         return [*([text] if older else []), *(self._lacking_cells(rows) if self.choices else [])]
 
@@ -183,15 +179,21 @@ class Grid(PaperResult):
             tried[key(row.cell)].add(row.cell.get(self.tuned))
             seeds[key(row.cell)].add(row.seed)
         lacking: dict[str, list[str]] = {"no run": []}
-        for cell_key, name in names.items():
-            if not tried[cell_key]:
-                lacking["no run"].append(name)
-            elif values[cell_key] - tried[cell_key]:
-                lacking.setdefault(f"not all values of {self.tuned}", []).append(name)
-            elif len(seeds[cell_key]) < len(self.seeds):
-                lacking.setdefault(f"{len(seeds[cell_key])} of {len(self.seeds)} seeds", []).append(name)
-        shown = {what: "; ".join(cells) if len(cells) <= MOST else "" for what, cells in lacking.items() if cells}
-        return [f"{what} of {text or f'{len(lacking[what])} of {len(names)} cells'}" for what, text in shown.items()]
+        for place, name in names.items():
+            if not tried[place]:
+                what = "no run"
+            elif values[place] - tried[place]:
+                what = f"not all values of {self.tuned}"
+            elif len(seeds[place]) < len(self.seeds):
+                what = f"{len(seeds[place])} of {len(self.seeds)} seeds"
+            else:
+                continue
+            lacking.setdefault(what, []).append(name)
+        return [
+            f"{what} of {'; '.join(cells) if len(cells) <= MOST else f'{len(cells)} of {len(names)} cells'}"
+            for what, cells in lacking.items()
+            if cells
+        ]
 
 
 def by(groups: Mapping[Point, T], axis: str) -> dict[Point, dict[Any, T]]:

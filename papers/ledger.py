@@ -92,10 +92,8 @@ def row(
     cell, command, measures: see `Row`. curves: the metrics of which the row has a curve besides the main one; points:
     the largest number of points of such a curve.
     """
-    metric = main_metric([run])
-    diverged = (run.path / DIVERGED).is_file()
+    metric, diverged = main_metric([run]), (run.path / DIVERGED).is_file()
     origin = _origin(run)
-    host = origin.get("host", {})
     rounds = len(run.rounds) if run.summary.get("stopped_early") else int(run.config["rounds"])
     return Row(
         dict(cell),
@@ -107,7 +105,7 @@ def row(
         {str(k): None if diverged else _mean(run, metric, k) for k in WINDOWS if k <= rounds},
         _points(run, metric),
         _seconds(run),
-        {key: host.get(key) for key in ("cpu", "cpus", "memory_gib")},
+        {key: origin.get("host", {}).get(key) for key in ("cpu", "cpus", "memory_gib")},
         origin.get("versions", {}),
         origin.get("commit"),
         run.summary.get("params_sha256"),
@@ -133,11 +131,8 @@ def _mean(run: RunRecord, metric: str, last: int) -> float | None:
 
 
 def _seconds(run: RunRecord) -> float | None:
-    """The duration of a run; None if it is not recorded.
-
-    The summary has the seconds of the last process only, which for a resumed run are less than the sum over the rounds.
-    The larger of the two is returned.
-    """
+    """The duration of a run; None if it is not recorded."""
+    # the summary has the seconds of the last process only, for a resumed run less than the sum over the rounds
     rounds = run.column("time/round")
     spent = [float(np.nansum(rounds))] if np.isfinite(rounds).any() else []
     total = [float(run.summary["wall_seconds"])] if "wall_seconds" in run.summary else []
@@ -145,19 +140,16 @@ def _seconds(run: RunRecord) -> float | None:
 
 
 def _origin(run: RunRecord) -> Mapping[str, Any]:
-    """Commit, versions and machine of a finished or diverged run; empty if they are not recorded.
-
-    commit: of raylfl's checkout; if a run has not recorded it, that of the run's working directory.
-    """
+    """Commit (of raylfl, else of the working directory), versions and machine of a run; empty if not recorded."""
     path = run.path / ORIGIN
     origin = run.summary or (json.loads(path.read_text()) if path.is_file() else {})
     return {**origin, "commit": origin.get("raylfl_commit") or origin.get("git_commit")} if origin else {}
 
 
 def check_complete(run: RunRecord) -> None:
-    """Raise BadConfig, with every fault, unless a run is readable, complete and of a commit without local changes.
+    """Raise BadConfig, with every fault, unless a run is readable, complete, of a clean commit and of its own config.
 
-    Its config must be the one with which it ran. A diverged run counts as complete.
+    A diverged run counts as complete.
     """
     name, origin = run.path.name, _origin(run)
     problems = [f"{name}: {fault}" for fault in run.faults]
@@ -204,7 +196,7 @@ def thin_out(points: Sequence[tuple[int, float]], most: int = POINTS) -> list[tu
 
 
 def last_value(row: Row) -> float | None:
-    """The mean over the last rounds, the fewest of WINDOWS; of a shorter run the last value; None if it diverged."""
+    """The mean over the fewest last rounds of WINDOWS; of a shorter run the last value; None if it diverged."""
     ends = [*row.last.values(), *(value for _, value in row.curve[-1:])]
     return None if row.diverged or not ends else ends[0]
 
@@ -246,10 +238,7 @@ def _rows_in(path: Path) -> list[Row]:
 
 
 def replacements(folder: Path, rows: Sequence[Row], file: str = ROWS) -> list[str]:
-    """One line for each row of a cell and seed that has another run in the ledger; it says which of the two counts.
-
-    folder: of the ledger. rows: the new rows, in the order in which they are added. file: to which they are added.
-    """
+    """One line for each of the new rows whose cell and seed has another run in the ledger; it says which one counts."""
     newest = {row.key: row for row in read(folder)}
     counting, out = {row.key: row for row in read(folder, rows, file)}, []
     for row in rows:
@@ -278,18 +267,13 @@ def add(folder: Path, rows: Iterable[Row], file: str = ROWS) -> int:
     updated = earlier | {row.key: row for row in rows}
     if updated == earlier:
         return 0
-    write_lines(folder / file, [_entry(row) for row in sorted(updated.values(), key=order)])
+    later: dict[str, Any] = {"diverged_at": None, "curves": {}}  # not written if empty: older rows keep their bytes
+    entries = (asdict(row).items() for row in sorted(updated.values(), key=order))
+    write_lines(folder / file, [{k: v for k, v in entry if k not in later or v != later[k]} for entry in entries])
     return sum(earlier.get(key) != row for key, row in updated.items())
 
 
-def _entry(row: Row) -> dict[str, Any]:
-    """The row as it is written; without `diverged_at` and `curves` if they are empty: older rows keep their bytes."""
-    later: dict[str, Any] = {"diverged_at": None, "curves": {}}
-    return {key: value for key, value in asdict(row).items() if key not in later or value != later[key]}
-
-
 def write_lines(path: Path, items: Iterable[Mapping[str, Any]]) -> None:
-    """Write one JSON object per line; a file that exists is replaced."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps(item, ensure_ascii=False) for item in items]
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

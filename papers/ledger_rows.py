@@ -22,9 +22,8 @@ from raylfl.report.runs import RunRecord
 class LedgerRows(RunCache):
     """A cache whose runs are the ledger's rows of an experiment, with the metrics and measures of the rows.
 
-    Settings without a row are left out if the experiment can be published in part, that is if `--only` can select its
-    cells; otherwise a missing row raises BadConfig. It also does if rows lack numbers that the experiment reads: they
-    are older than these. folder: of the ledger.
+    Settings without a row are left out if `--only` can select the experiment's cells; otherwise a missing row raises
+    BadConfig, as does a row without numbers that the experiment reads, which is older than these.
     """
 
     def __init__(self, experiment: Grid, rows: Iterable[Row], folder: Path = Path()):
@@ -41,14 +40,8 @@ class LedgerRows(RunCache):
             raise BadConfig(f"runs of {names}; `raylfl reproduce` makes them")
         return [None if row is None else self.record(setting, row) for setting, row in pairs]
 
-    def lacks(self, row: Row) -> list[str]:
-        """The measures and curves of the experiment that a row is too old to have."""
-        names = [*self.experiment.measures, *self.experiment.curves]
-        return [name for name in names if name not in row.measures and name not in row.curves]
-
     def record(self, setting: CellConfig, row: Row) -> RunRecord:
-        """The row as a run. Raises BadConfig if it lacks numbers that the experiment reads."""
-        if lacks := self.lacks(row):
+        if lacks := self.experiment.lacks(row):
             raise BadConfig(
                 f"{setting.label}: its row in the ledger is older than {', '.join(lacks)}; make the run again"
             )
@@ -57,7 +50,10 @@ class LedgerRows(RunCache):
 
 def run_of(row: Row, config: Mapping[str, Any], name: str) -> RunRecord:
     """A row as a run with this name, of a setting with this config."""
-    rounds = _rounds(row)
+    rounds = row.rounds
+    if row.diverged:  # without `diverged_at`, one round more than up to the last point
+        seen = 2 + int(row.curve[-1][0] if row.curve else -1)
+        rounds = max(1, seen if row.diverged_at is None else row.diverged_at)
     metrics = {metric: _column(points, rounds) for metric, points in {row.metric: row.curve, **row.curves}.items()}
     if row.diverged:
         for values in metrics.values():
@@ -78,18 +74,10 @@ def _column(points: Sequence[Sequence[float]], rounds: int) -> np.ndarray:
     return values
 
 
-def _rounds(row: Row) -> int:
-    """The number of rounds of the run; if it diverged and `diverged_at` is None, 1 more than up to the last point."""
-    if not row.diverged:
-        return row.rounds
-    return max(1, row.diverged_at if row.diverged_at is not None else 2 + int(row.curve[-1][0] if row.curve else -1))
-
-
 class Lacking(RunCache):
     """A cache of finished runs and of the ledger's rows, which makes no runs but collects those that are neither.
 
-    missing: setting and seed of each of these. Raises Enough where an experiment can say nothing without them. rows:
-    of the ledger; arguments: those of `RunCache`.
+    missing: setting and seed of each of these. Raises Enough where an experiment can say nothing without them.
     """
 
     def __init__(self, experiment: PaperResult, rows: Iterable[Row], *arguments: Any, **options: Any):
@@ -109,12 +97,12 @@ class Lacking(RunCache):
     def _existing(self, setting: CellConfig, seed: int) -> RunRecord | None:
         """The ledger's row of this run, or the finished run; None if there is neither."""
         row = self.ledger and self.ledger.rows.get(key_of(setting.cell, seed))
-        if self.ledger and row and not self.ledger.lacks(row):
+        if self.ledger and row and not self.ledger.experiment.lacks(row):
             return self.ledger.record(setting, row)
         return load_record(run) if self.begun(setting, seed) and (run := self.plan(setting, seed)).complete else None
 
     def begun(self, setting: CellConfig, seed: int) -> bool:
-        """Whether the run of a setting seems to exist, by the name of its folder without the digest of its config."""
+        """Whether the run seems to exist, by the name of its folder without the digest of its config."""
         return f"{words_of(setting.label)}-s{seed}" in self.folders
 
     def plans(self) -> Iterator[PlannedRun]:

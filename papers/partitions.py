@@ -1,7 +1,4 @@
-"""Figures of partitions: CIFAR-10 in FOCUS [1] (figure 8), and the Extended Dirichlet partition of SFL [2] (figure 7).
-
-The numbers of samples are computed without the files of the data sets.
-"""
+"""Figures of partitions: CIFAR-10 in FOCUS [1] (figure 8), and Extended Dirichlet in SFL [2] (figure 7)."""
 
 from __future__ import annotations
 
@@ -24,10 +21,7 @@ MNIST = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
 
 
 def counts_of(partition: Mapping[str, Any], sizes: Sequence[int], clients: int) -> Ints:
-    """The number of samples per client and class [N, K] in a partition.
-
-    partition: its options as in a config; sizes: the number of samples of each class in the data set [K]; clients: N.
-    """
+    """The number of samples per client and class [N, K] in a partition; sizes: of the classes in the data set [K]."""
     from raylfl.config.components import build
     from raylfl.heterogeneity.partition.base import PARTITIONS, Samples
     from raylfl.heterogeneity.partition.stats import class_counts
@@ -50,19 +44,16 @@ class Bubbles(PaperResult):
         title = f"Dirichlet {self.alpha:g}, {self.clients} clients"
         shares = -np.sort(-counts / counts.sum(axis=1, keepdims=True), axis=1)
         two = shares[:, :2].sum(axis=1)
-        text = "the data of each client mainly cover one or two classes"
         evidence = f"a client's two largest classes hold {100 * np.median(two):.1f} % of its samples in the median, "
         evidence += f"{100 * two.min():.1f} % at the least"
-        claim = Claim(text, bool(np.median(two) > 0.9), evidence)
+        holds = bool(np.median(two) > 0.9)
+        claim = Claim("the data of each client mainly cover one or two classes", holds, evidence)
         return Findings([], [claim], {"fig8": partition_plot.figure(counts, None, title)})
 
 
 @EXPERIMENTS.register("sfl/exdir", paper="SFL [2] fig. 7")
 class ExDir(PaperResult):
-    """MNIST over 10 clients by ExDir(C, alpha): C = 1, 2, 5, 10 classes per client, alpha = 100, 10, 1.
-
-    alpha: a small value splits the samples of a class more unevenly.
-    """
+    """MNIST over 10 clients by ExDir(C, alpha): C = 1, 2, 5, 10 classes per client, alpha = 100, 10, 1."""
 
     clients: ClassVar = 10
     classes: ClassVar = (1, 2, 5, 10)
@@ -97,10 +88,7 @@ class ExDir(PaperResult):
         return Findings([ReportTable("exdir", caption, columns, rows)], self.claims(counts), {"exdir": figure})
 
     def claims(self, counts: Mapping[tuple[int, float], Ints]) -> list[Claim]:
-        """The claims in the caption of fig. 7 and in the definition of ExDir.
-
-        counts: (C, alpha) -> samples per client and class.
-        """
+        """The claims in the caption of fig. 7 and in the definition of ExDir; counts: (C, alpha) -> samples."""
         single = [np.sort(counts[1, alpha].max(axis=1)) for alpha in self.alphas]
         left_over = [sum(MNIST) - int(item.sum()) for item in counts.values()]
         most = {c: max(int((counts[c, a] > 0).sum(axis=1).max()) for a in self.alphas) for c in self.classes}
@@ -124,17 +112,13 @@ class ExDir(PaperResult):
 
 
 def unevenness(counts: Ints) -> float:
-    """The unevenness of a partition: std / mean of the numbers of samples that a class has at its clients.
-
-    Clients without the class are left out; the result is the mean over classes. counts: the samples per client and
-    class [N, K].
-    """
+    """Std / mean of the sample numbers of a class at the clients that have it, mean over classes; counts: [N, K]."""
     owned = [column[column > 0] for column in counts.T]
     return float(np.mean([column.std() / column.mean() for column in owned]))
 
 
 def heat_maps(panels: Mapping[str, Ints]) -> Figure:
-    """A figure of several partitions as heat-maps, as in SFL, Fig. 7; panels: title -> samples [clients, classes]."""
+    """A figure of partitions as heat-maps, as in SFL, Fig. 7; panels: title -> samples [clients, classes]."""
     from raylfl.report.figures import Block, Panel, composed
     from raylfl.report.partition_plot import heat
     from raylfl.report.style import rc

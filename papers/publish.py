@@ -42,9 +42,8 @@ def publish(
 
     targets: without a name those of experiments, whose finished runs are added; with a name directories of runs, at any
     depth. Without targets only the pages are written. name: of the ledger of these runs, an experiment's or any other;
-    their rows are in the file of this machine. results, docs: the folders of the ledgers and of the pages. tell: called
-    with lines of progress. Raises BadConfig for an incomplete run, before anything is written. A run that has another
-    setting than its cell is left out, and a line says so. Raises BadConfig if this leaves no run.
+    their rows are in the file of this machine. tell: called with lines of progress. Raises BadConfig for an incomplete
+    run, before anything is written, and if no run is left: one with another setting than its cell is left out.
     """
     if name is not None:
         if not targets:
@@ -65,7 +64,6 @@ def publish(
 def _publish(
     name: str, experiment: PaperResult | None, runs: Sequence[RunRecord], results: Path, file: str, tell: Any
 ) -> None:
-    """Adds runs to a file of the ledger of an experiment or comparison, and writes an experiment's findings anew."""
     folder = results / name
     findings, rows = None, list[Row]()
     if experiment is None:
@@ -90,8 +88,7 @@ def _publish(
 def _rows(name: str, experiment: Grid, runs: Sequence[RunRecord], alone: bool, tell: Any) -> list[Row]:
     """The rows of the runs that have the setting of a point; the others are left out, with a line for each.
 
-    alone: whether the run was given by its directory: its name may then be another one. Raises BadConfig if runs were
-    left out and none is left.
+    alone: whether the run was given by its directory: its name may then be another one.
     """
     cache = _cache(name, experiment, _images(runs))
     settings: dict[str, list[CellConfig]] = {}
@@ -137,18 +134,14 @@ def _cell(
 
 
 def differences(config: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """The keys in which a run differs from a setting, each with both values, as text.
-
-    config: the run's resolved config. other: the config of the setting.
-    """
+    """The keys in which a run's resolved config differs from that of a setting, each with both values, as text."""
     actual, expected = decisive(config), decisive(other)
     keys = [key for key in sorted({*actual, *expected}) if actual.get(key, ABSENT) != expected.get(key, ABSENT)]
     return [f"{key}={_text(actual, key)} in place of {_text(expected, key)}" for key in keys]
 
 
 def _text(values: Mapping[str, Any], key: str) -> str:
-    value = values.get(key, ABSENT)
-    return "nothing" if value is ABSENT else "null" if value is None else str(value)
+    return "nothing" if key not in values else "null" if values[key] is None else str(values[key])
 
 
 def finished_runs(name: str, experiment: PaperResult) -> list[RunRecord]:
@@ -160,15 +153,12 @@ def finished_runs(name: str, experiment: PaperResult) -> list[RunRecord]:
 
 def _cache(name: str, experiment: Grid, images: str | None) -> RunCache:
     """A cache with the configs of the experiment's runs, on these images in place of its data set if not None."""
-    scale = "paper" if experiment.scales else "smoke"  # experiments without scales are always run in full
+    scale = "paper" if experiment.scales else "smoke"
     return RunCache(place(name, experiment, scale), scale, ["data=image_folder", f"{IMAGES}{images}"] if images else [])
 
 
 def _images(runs: Sequence[RunRecord]) -> str | None:
-    """The path of the images that these runs have in place of the experiment's own data set; None if they have none.
-
-    Raises BadConfig if the runs differ in it.
-    """
+    """The path of the images that these runs have in place of the experiment's own data set; None if they have none."""
     data = [run.config["data"] for run in runs]
     paths = {config["init_args"]["path"] if config["name"] == "image_folder" else None for config in data}
     if len(paths) > 1:
@@ -178,7 +168,7 @@ def _images(runs: Sequence[RunRecord]) -> str | None:
 
 
 def _image_notes(rows: Sequence[Row]) -> list[str]:
-    """A note on each file of images that runs have in place of the experiment's own data set, from their commands."""
+    """A note on each file of images in the commands of runs."""
     words = {word for row in rows for word in row.command.split()}
     names = sorted(word.removeprefix(IMAGES) for word in words if word.startswith(IMAGES))
     return [f"the images are those of {name}, in place of the experiment's own data set" for name in names]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,15 +46,6 @@ class CellConfig:
     config: Mapping[str, Any]
     cell: Mapping[str, Any] = field(default_factory=dict)
 
-    def with_(self, label: str, options: Mapping[str, Any]) -> CellConfig:
-        """A copy with another label and other values of some dotted keys, such as {"local.lr": 0.1}."""
-        return replace(self, label=label, config=set_keys(self.config, options))
-
-
-def setting(label: str, bases: Sequence[str], options: Mapping[str, Any] | None = None) -> CellConfig:
-    """A setting from the config files `bases` (later ones win) and values of dotted keys, such as {"local.lr": 0.1}."""
-    return CellConfig(label, set_keys({"base": list(bases)}, options or {}))
-
 
 def set_keys(config: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """A copy of the nested config with the values of dotted keys set, such as {"local.lr": 0.1}."""
@@ -66,10 +57,7 @@ def set_keys(config: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str,
 
 
 def url_of(folder: Path) -> str | None:
-    """The URL to which a local staging folder is copied; None for a folder that is not copied to a URL.
-
-    Only the URL in the environment variable RAYLFL_RUNS, and the places below it, are considered.
-    """
+    """The URL to which a local staging folder is copied, at or below RAYLFL_RUNS; None if it is not copied."""
     runs = os.environ.get("RAYLFL_RUNS", "")
     if not is_url(runs) or not folder.is_relative_to(staging(runs)):
         return None
@@ -77,7 +65,6 @@ def url_of(folder: Path) -> str | None:
 
 
 def folder_name(setting: CellConfig, seed: int, digest: str) -> str:
-    """The name of a run's folder; digest: of its config."""
     return f"{words_of(setting.label)}-s{seed}-{digest}"
 
 
@@ -105,15 +92,8 @@ class RunCache:
         self.jobs = jobs
         self.only = only or CellChoice()
 
-    def pick(self, smoke: Any, paper: Any) -> Any:
-        """The value for the scale of this cache."""
-        return smoke if self.scale == "smoke" else paper
-
     def groups(self, settings: Sequence[CellConfig], seeds: Sequence[int] = (0,)) -> list[Group]:
-        """One group per setting, in order, with one run per seed; equal settings share their runs.
-
-        The last values of a diverged run are inf.
-        """
+        """One group per setting, in order, with one run per seed; the last values of a diverged run are inf."""
         seeds = [seed for seed in seeds if self.only.keeps(seed=seed)]
         records = iter(self.records([(setting, seed) for setting in settings for seed in seeds]))
         runs = [[record for _ in seeds if (record := next(records)) is not None] for _ in settings]
@@ -133,7 +113,6 @@ class RunCache:
         return [load_record(run) if run.complete else None for run in runs]
 
     def config_of(self, setting: CellConfig, seed: int) -> dict[str, Any]:
-        """The resolved config of a run of this setting on this seed, with the cache's overrides."""
         source = {**setting.config, "seed": seed}
         config = load_config(source, self.overrides).resolved
         if config["data"]["name"] == "image_folder" and (added := transforms(compose(source)["data"], self.overrides)):
@@ -165,11 +144,10 @@ def config_digest(config: Mapping[str, Any]) -> str:
 
 def digests(config: Mapping[str, Any]) -> tuple[str, str]:
     """Two digests of a run's saved config: with and without the model arguments that are inferred from the data."""
-    return config_digest(config), config_digest(drop_inferred(config))
+    return config_digest(config), config_digest(_drop_inferred(config))
 
 
-def drop_inferred(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of the config without the model arguments that a run infers from the data, such as the image size."""
+def _drop_inferred(config: Mapping[str, Any]) -> dict[str, Any]:
     model = dict(config["model"])
     inferred = getattr(MODELS.get(model["name"]).cls, "from_data", ()) if model.get("name") else ()
     model["init_args"] = {key: value for key, value in model.get("init_args", {}).items() if key not in inferred}
@@ -181,7 +159,7 @@ def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
 
     Left out are name, seed, logging, checkpoints, the place of the data, and all of `runtime` except the precision.
     """
-    keys = flatten(identity(drop_inferred(config), of="digest"))
+    keys = flatten(identity(_drop_inferred(config), of="digest"))
     return {
         key: value
         for key, value in keys.items()
@@ -190,10 +168,7 @@ def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _current_digests(run: Path) -> Sequence[str]:
-    """The `digests` of a run's config after options that are newer than the run are set to their defaults.
-
-    Empty if the config cannot be read.
-    """
+    """The `digests` of a run's config with the defaults of newer options; none if the config cannot be read."""
     try:
         return digests(load_config(load_run(run).config).resolved)
     except RaylflError:
@@ -220,7 +195,7 @@ def transforms(data: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
 
 
 def check_data(runs: Sequence[PlannedRun]) -> None:
-    """Check that the data of all runs can be loaded; raises DataMissing."""
+    """Raise DataMissing unless the data of all runs can be loaded."""
     from raylfl.experiment.data_source import load_data
 
     for run in {canonical(run.config["data"]): run for run in runs}.values():

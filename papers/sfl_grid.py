@@ -36,14 +36,14 @@ def last_rounds(rounds: int) -> int:
     return 100 if rounds >= 4000 else 40 if rounds >= 1000 else 20
 
 
-def task(data: str, model: str, smoke: Mapping[str, Any] | None = None, **options: Any) -> dict[str, Any]:
+def task(data: str, model: str, smoke: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """A value of the axis `task`; smoke: the options with which the network fits 8x8 digits."""
-    return {"base": [f"data/{data}", f"model/{model}"], "smoke": smoke or {}, **options}
+    clients = {"num_clients": 1000} if data == "cinic10" else {}
+    return {"base": [f"data/{data}", f"model/{model}"], "smoke": smoke or {}, "paper": clients}
 
 
 UPSCALED, NARROW = {"data.init_args.upscale": 28}, {"model.init_args.width": 8}
 SMALL_VGG = {"data.init_args.upscale": 32} | NARROW
-CINIC = {"num_clients": 1000}
 TASKS: Axis = {
     "MNIST, logistic": task("mnist", "logistic"),
     # dropout: in the authors' code; the paper does not mention it
@@ -54,8 +54,8 @@ TASKS: Axis = {
     "FMNIST, CNN": task("fashion_mnist", "cnn_sfl"),
     VGG: task("cifar10", "vgg9", SMALL_VGG),
     "CIFAR-10, ResNet-18": task("cifar10", "resnet18", NARROW),
-    "CINIC-10, VGG-9": task("cinic10", "vgg9", SMALL_VGG, paper=CINIC),
-    "CINIC-10, ResNet-18": task("cinic10", "resnet18", NARROW, paper=CINIC),
+    "CINIC-10, VGG-9": task("cinic10", "vgg9", SMALL_VGG),
+    "CINIC-10, ResNet-18": task("cinic10", "resnet18", NARROW),
 }
 # the network as printed in the paper -> the published row, which comes from the paper's code
 VARIANTS = {"MNIST, MLP without dropout": "MNIST, MLP"}
@@ -66,7 +66,6 @@ def axes(
     steps: Sequence[int] = (5, 20, 50),
     norms: Sequence[str] = ("medium",),
 ) -> dict[str, Axis]:
-    """The axes of a table, with VGG-9 and the max norms of the other tables unless others are given."""
     return {
         "stage": {0: {}, 1: {}},
         "task": {name: TASKS[name] for name in tasks},
@@ -122,7 +121,6 @@ class Images(Grid):
         return {"local.clip_norm": clip(point), "rounds": rounds[point.stage], **measured}
 
     def headline(self, point: Point, row: Row) -> tuple[str, float | None, float | None]:
-        """The accuracy over the last rounds; the paper's at this learning rate."""
         number = self.published_of(point)
         return row.metric, row.last.get(str(last_rounds(row.rounds))), number.mean if number else None
 
@@ -133,10 +131,6 @@ class Images(Grid):
     def printed(self, cell: Point) -> Mapping[float, Stat]:
         """Learning rate -> the paper's accuracy in a cell, in tables 7 and 10: one seed, 1000 rounds."""
         return published_rates().get((published_task(cell), cell.classes, cell.steps, cell.method, clip(cell)), {})
-
-    def last(self, cache: RunCache) -> int:
-        """The number of last rounds that are averaged in the last stage."""
-        return last_rounds(self.rounds[cache.scale][-1])
 
     def chosen(self, cache: RunCache) -> dict[Point, list[float]]:
         """Cell -> the learning rates of its grid that `--only` selects."""

@@ -29,9 +29,8 @@ from papers.sfl_grid import (
     close,
     last_rounds,
     published,
-    row_name,
 )
-from papers.texts import ACCURACY, accuracy_text, general, listing, stat_of
+from papers.texts import ACCURACY, accuracy_text, listing, stat_of
 from raylfl.report.derived import Stat, last_k
 from raylfl.report.runs import Group
 from raylfl.report.tables import Column
@@ -43,26 +42,15 @@ class Rates(Images, Sweeps):
 
     choices = ("task", "classes", "steps", "method", "lr", "seed")
     rates: ClassVar = {"smoke": GRID, "paper": GRID}
-    caption, looks = "Test accuracy in %, mean over the last rounds of one seed.", METHODS
-
-    def sweeps(self, cache: RunCache) -> Mapping[Point, Sweep]:
-        return self.accuracies(cache)
-
-    def published(self, cell: Point) -> Sweep:
-        return self.printed(cell)
-
-    def heading(self, cell: Point) -> str:
-        return f"{cell.task}, {row_name(cell)}"
+    heading, looks = "{0.task}, C={0.classes}, K={0.steps}", METHODS
+    caption = "Test accuracy in %, mean over the last rounds of one seed."
+    sweeps, published = Images.accuracies, Images.printed
 
     def claims(self, sweeps: Mapping[Point, Sweep]) -> list[Claim]:
         return self.rate_claims(sweeps, {cell: best_value(sweep) for cell, sweep in sweeps.items()})
 
     def rate_claims(self, sweeps: Mapping[Point, Sweep], best: Mapping[Point, float]) -> list[Claim]:
-        """The claims of Sec. 4.2 about the best learning rates of SFL and PFL (parallel: FedAvg), `best`.
-
-        In cells with both methods SFL's best rate is not above PFL's. Each best rate is the paper's, or next to it on
-        the grid.
-        """
+        """The claims of Sec. 4.2 about the best learning rates of SFL and PFL (parallel: FedAvg), `best`."""
         smaller = [rates["SFL"] <= rates["PFL"] for rates in by(best, "method").values() if len(rates) == 2]
         order = share("the best learning rate of SFL is not above that of PFL", smaller)
         near = [
@@ -84,7 +72,6 @@ class Fig2(Rates):
     stem, small = "fig2", {"steps": (5, 20)}
 
     def rate_claims(self, sweeps: Mapping[Point, Sweep], best: Mapping[Point, float]) -> list[Claim]:
-        """The claims of `Rates`, and (ii) of Sec. 4.2: SFL's best learning rate falls with heterogeneity."""
         rates = nest({cell: lr for cell, lr in best.items() if cell.method == "SFL"}, "steps", "classes")
         both = {k: lr for k, lr in rates.items() if len(lr) == 2}
         falls = all(lr[1] <= lr[2] for lr in both.values()) and any(lr[1] < lr[2] for lr in both.values())
@@ -95,18 +82,11 @@ class Fig2(Rates):
 
 @EXPERIMENTS.register("sfl/table7", paper="SFL [2] table 7")
 class Table7(Rates):
-    """Gradient clipping: VGG-9 on CIFAR-10 with four max norms at every learning rate.
+    """Gradient clipping: VGG-9 on CIFAR-10 with four max norms at every learning rate."""
 
-    A row of the table has a max norm of PFL (parallel: FedAvg) and a larger one of SFL, or no clipping for both.
-    """
-
-    stem, axes = "table7", axes(norms=tuple(NORMS))
-
-    def heading(self, cell: Point) -> str:
-        return f"{row_name(cell)}, {cell.norm}"
+    stem, heading, axes = "table7", "C={0.classes}, K={0.steps}, {0.norm}", axes(norms=tuple(NORMS))
 
     def rate_claims(self, sweeps: Mapping[Point, Sweep], best: Mapping[Point, float]) -> list[Claim]:
-        """The claims of `Rates`, and the observations of App. G.2 on gradient clipping."""
         rates = [[lrs[name] for name in NORMS if name in lrs] for lrs in by(best, "norm").values()]
         larger = [all(b >= a for a, b in pairwise(lrs)) for lrs in rates]
         last = share("a smaller max norm never has a smaller best learning rate (G.2, 4)", larger, " settings")
@@ -115,10 +95,7 @@ class Table7(Rates):
 
 
 def clipping_claims(accuracies: Mapping[Point, float]) -> list[Claim]:
-    """The claims in observations 1 to 3 of App. G.2 on gradient clipping.
-
-    accuracies: the accuracy of each cell (C, K, method, max norm) at its best learning rate.
-    """
+    """The claims in observations 1 to 3 of App. G.2 on gradient clipping, from the cells' best accuracies."""
     norms: dict[Point, dict[int | None, float]] = {}
     for cell, value in accuracies.items():
         norms.setdefault(cell.without("norm"), {})[clip(cell)] = 100 * value
@@ -150,12 +127,9 @@ def _mean(values: Iterable[float]) -> float:
 
 @EXPERIMENTS.register("sfl/fig3", paper="SFL [2] fig. 3")
 class Fig3(Images, Sweeps):
-    """Effect of local steps: VGG-9 on CIFAR-10 at the best learning rate of each K.
+    """Effect of local steps: VGG-9 on CIFAR-10 at the best learning rate of each K."""
 
-    K: the number of local steps.
-    """
-
-    stem, swept, x_label, form, looks = "fig3", "steps", "local steps K", "K={:g}", METHODS
+    stem, heading, swept, x_label, form, looks = "fig3", "C={0.classes}", "steps", "local steps K", "K={:g}", METHODS
     caption = "Test accuracy in % over the last rounds of one seed, best learning rate of each K."
     notes = (f"clipping {NORMS['medium']}",)
     axes: ClassVar = axes(steps=(1, 2, 5, 10, 20))  # the paper names 1, 5 and 10
@@ -165,14 +139,11 @@ class Fig3(Images, Sweeps):
         sweeps = self.accuracies(cache)
         return by({cell: sweep[best_value(sweep)] for cell, sweep in sweeps.items()}, "steps")
 
-    def heading(self, cell: Point) -> str:
-        return f"C={cell.classes}"
-
     def claims(self, sweeps: Mapping[Point, Sweep]) -> list[Claim]:
         claims = []
         for cell, stats in sweeps.items():
             if cell.method == "SFL":
-                sfl, heading = {k: stat.mean for k, stat in stats.items()}, self.heading(cell)
+                sfl, heading = {k: stat.mean for k, stat in stats.items()}, self.title(cell)
                 evidence = listing({f"K={k:g}": mean for k, mean in sfl.items()})
                 claims += [
                     Claim(f"{heading}: SFL improves from K=1 to K=5", sfl[5] > sfl[1], evidence),
@@ -184,8 +155,7 @@ class Fig3(Images, Sweeps):
 class LongRuns(Images, Lines):
     """VGG-9 on CIFAR-10: a short search on the whole grid of learning rates, then long runs of some of them.
 
-    The long runs are those of table 3. A panel has a cell of C, K and method. margin: all rates within this margin of
-    the best are run on; 0: the best one.
+    A panel has a cell of C, K and method. margin: all rates within this margin of the best are run on; 0: the best one.
     """
 
     measured, margin = CLIENTS, 0.0
@@ -201,7 +171,6 @@ class LongRuns(Images, Lines):
         return self.sweep(cache, {cell: rates if self.margin else rates[:1] for cell, rates in left.items()}, 1)
 
     def values(self, panel: Point, line: str, group: Group) -> dict[str, Any]:
-        """Our learning rate and accuracy; the paper's."""
         return {"lr": rate_of(group), "ours": accuracy_of(group)} | self.theirs(panel, line)
 
     def theirs(self, panel: Point, line: str) -> dict[str, Any]:
@@ -222,24 +191,21 @@ def accuracy_of(group: Group, metric: str = ACCURACY) -> Stat:
 
 
 def smoothed(lines: Mapping[str, Mapping[str, Any]], share: float) -> dict[str, Any]:
-    """A moving average over this share of all measured points; they are measured every 10 rounds."""
+    """A moving average over this share of the measured points, which are 10 rounds apart."""
     rounds = int(next(iter(lines.values()))["runs"].runs[0].config["rounds"])
     return {"window": max(1, round(share * rounds / 10))}
 
 
 @EXPERIMENTS.register("sfl/table8", paper="SFL [2] table 8, fig. 9")
 class Table8(LongRuns):
-    """Gradient clipping in the long run: VGG-9 on CIFAR-10, four max norms at the best short-run learning rate.
-
-    A long run has 4000 rounds, a short run 1000.
-    """
+    """Gradient clipping in the long run: VGG-9 on CIFAR-10, four max norms at the best short-run learning rate."""
 
     stem, line, axes = "table8", "norm", axes(norms=tuple(NORMS))
     columns = (
         Column("clip", "max norm", str, None, True),
-        Column("lr", "ours: lr", general, None, True),
+        Column("lr", "ours: lr", "{:g}".format, None, True),
         Column("ours", "long run", accuracy_text, None, True),
-        Column("their lr", "published: lr", general, None, True),
+        Column("their lr", "published: lr", "{:g}".format, None, True),
         Column("theirs", "long run", accuracy_text, None, True),
     )
 
@@ -260,10 +226,7 @@ class Table8(LongRuns):
 
 @EXPERIMENTS.register("sfl/table9", paper="SFL [2] table 9, fig. 10")
 class Table9(LongRuns):
-    """The fine search: VGG-9 on CIFAR-10, all learning rates within 3 points of the best in the long run.
-
-    The learning rates within 3 points of the best after 1000 rounds are compared after 4000 rounds.
-    """
+    """The fine search: VGG-9 on CIFAR-10, all learning rates within 3 points of the best in the long run."""
 
     stem, line, margin = "table9", "candidate", CLOSE
     small: ClassVar = {"steps": (5, 20)}
@@ -292,9 +255,9 @@ class Table9(LongRuns):
 class TrainingCurves(Images, Lines):
     """Losses and accuracies on the clients' data and on the test set, PFL and SFL at their best learning rates.
 
-    "Training" is measured on the data of the participating clients; "training-R" on data of random clients, as many as
-    take part in a round. share: the fraction of all measured points in a moving average. Where the table with the same
-    search does not measure the clients' data, further runs do, the values `True` of an axis `clients`.
+    "Training" is measured on the data of the participating clients; "training-R" on data of random clients. share: the
+    fraction of all measured points in a moving average. Where the table with the same search does not measure the
+    clients' data, further runs do, the values `True` of an axis `clients`.
     """
 
     smoke_seeds, rates = 1, {"smoke": {"PFL": (0.1,), "SFL": (0.03,)}, "paper": GRID}
@@ -305,7 +268,7 @@ class TrainingCurves(Images, Lines):
     panel, line, heading = "cell", "run", "{0.task}, C={0.classes}"
     caption = "Mean ± std over seeds and the last rounds."
     columns = (
-        Column("lr", "lr", general, None, True),
+        Column("lr", "lr", "{:g}".format, None, True),
         *(Column(m, metric_name(m), partial(stat_text, metric=m), None, True) for m in metrics),
     )
 

@@ -22,7 +22,7 @@ from papers.texts import measurements, path_of
 
 REFERENCE = "reference.jsonl"
 LAST, MORE = 40, 400  # the paper averages 40 rounds; 400 rounds have ten times as many values
-FILE = Path("published") / "sfl_test_accuracy.csv.gz"
+FILE = "published/sfl_test_accuracy.csv.gz"
 SOURCE = "the authors' public logs, seed 1234 (published/sfl_test_accuracy.csv.gz)"
 Series = list[tuple[int, float]]  # (round from 0, accuracy as a fraction)
 

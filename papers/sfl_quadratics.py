@@ -17,7 +17,7 @@ from papers.grid import Axis, by, nest
 from papers.lines import Lines, Values
 from papers.run_cache import RunCache
 from papers.sfl_grid import METHODS
-from papers.texts import cost_or_dash, general, mean_cost
+from papers.texts import cost_or_dash, mean_cost
 from raylfl.report.derived import Stat, group_to_target, last_k
 from raylfl.report.runs import Group
 from raylfl.report.tables import Column
@@ -40,10 +40,7 @@ Pairs = list[list[float]]  # [A, B] of f = A x^2 + B x for each client
 
 
 def pairs(delta: float, zeta: float) -> Pairs:
-    """The two clients of table 6, with Hessians 1 ± delta and gradients ± zeta at the optimum x* = 0.
-
-    Returns [A, B] of f(x) = A x^2 + B x for each client.
-    """
+    """The two clients of table 6, with Hessians 1 ± delta and gradients ± zeta at the optimum x* = 0."""
     return [[(1 + delta) / 2, zeta], [(1 - delta) / 2, -zeta]]
 
 
@@ -71,10 +68,7 @@ def axes(settings: Mapping[str, tuple[float, float]]) -> dict[str, Axis]:
 
 
 def predicted_limit(clients: Pairs, lr: float) -> float:
-    """The |x| at which PFL (parallel: FedAvg) ends, by eq. 39 of FedACS, which has it at a finite learning rate.
-
-    clients: [A_i, B_i] of f_i(x) = A_i x^2 + B_i x.
-    """
+    """The |x| at which PFL (parallel: FedAvg) ends, by eq. 39 of FedACS, which has it at a finite learning rate."""
     from raylfl.theory.fedacs import limit
     from raylfl.theory.quadratic import QuadraticProblem
 
@@ -85,7 +79,7 @@ def predicted_limit(clients: Pairs, lr: float) -> float:
 
 
 class Simulations(Lines):
-    """A figure of PFL (parallel: FedAvg) and SFL on pairs of quadratics, each at its best learning rate.
+    """PFL (parallel: FedAvg) and SFL on pairs of quadratics, each at its best learning rate.
 
     pairs: label -> (delta, zeta).
     """
@@ -96,7 +90,7 @@ class Simulations(Lines):
     measures: ClassVar = {"end": lambda run: float(run.column(DISTANCE)[-1])}
     panel, metrics, looks, notes, caption = "pair", (DISTANCE,), METHODS, (NOTE,), CAPTION
     columns = (
-        Column("lr", "best lr", general, None, True),
+        Column("lr", "best lr", "{:g}".format, None, True),
         Column("end", f"|x|, last {LAST} rounds", _spread, "min", True),
         Column("predicted", "PFL's limit", partial(number, digits=3), None, True),
         Column("rounds", "rounds to 0.1", cost_or_dash, "min", True),
@@ -118,14 +112,12 @@ class Simulations(Lines):
         return {"lr": lr, "end": end, "predicted": predicted, "rounds": _rounds_to(group, 0.1)}
 
     def plot_of(self, lines: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        """Only the first six rounds are shown if both methods converge to x*, which takes few."""
         if max(of["end"].mean for of in lines.values()) < EXACT:
             return {"limits": (EXACT / 10, 20), "right": 6, "start": 10.0}
         zeta = lines["PFL"]["runs"].runs[0].config["data"]["init_args"]["pairs"][0][1]
         return {"limits": (1e-5 * max(zeta, 1.0), 20), "start": 10.0}
 
     def claims(self, values: Values) -> list[Claim]:
-        """The claims of Sec. 4.1 for each pair of clients."""
         claims = []
         for label, lines in values.items():
             delta, zeta = self.pairs[label]
@@ -146,10 +138,7 @@ class Simulations(Lines):
         return claims
 
     def run(self, cache: RunCache) -> Findings:
-        """The findings, with the claim, not in the paper, that PFL ends at `predicted_limit`, for rates from 0.03 on.
-
-        With smaller rates, 500 rounds do not reach the limit.
-        """
+        """Adds the claim, not in the paper, that PFL ends at its limit, for rates that reach it in 500 rounds."""
         findings, off = super().run(cache), []
         points = [point for point in self.points(cache.scale) if point.method == "PFL" and point.lr >= 0.03]
         for point, group in self.groups(cache, points, SEEDS[:1]).items():

@@ -31,6 +31,7 @@ from papers.sfl_grid import (
     VGG,
     Images,
     axes,
+    last_rounds,
     published_best,
     published_rates,
     published_task,
@@ -73,7 +74,11 @@ class Accuracies(Images):
     choices = ("task", "classes", "steps", "method", "lr", "seed")
 
     def run(self, cache: RunCache) -> Findings:
-        rates, stage, last = self.chosen(cache), len(self.rounds[cache.scale]) - 1, self.last(cache)
+        rates, stage, last = (
+            self.chosen(cache),
+            len(self.rounds[cache.scale]) - 1,
+            last_rounds(self.rounds[cache.scale][-1]),
+        )
         best = self.search(cache, rates)
         runs = self.sweep(cache, {cell: [lr] for cell, lr in best.items()}, stage, self.of_scale(cache))
         cells = sorted(runs, key=lambda cell: (cell.task, cell.classes, cell.steps, cell.method))
@@ -96,11 +101,9 @@ class Accuracies(Images):
         return Findings([table], claims, {self.stem: overlay(self, groups, logs_of(cache, rows), lines)})
 
     def published_of(self, cell: Point) -> Stat | None:
-        """The paper's accuracy in a cell at its best learning rate."""
         return published_best().get((published_task(cell), cell.classes, cell.steps, cell.method))
 
     def points(self, scale: str) -> list[Point]:
-        """In the order of the paper's rows."""
         tasks = list(self.axes["task"])
         return sorted(super().points(scale), key=lambda point: (tasks.index(point.task), point.method))
 
@@ -158,6 +161,10 @@ def _place(setup: Setup) -> str:
     return f"{task}, C={c}, K={k}"
 
 
+CINIC_10 = "CINIC-10: SFL is better in all settings, by more than 2 points"
+CIFAR_10 = "CIFAR-10, C=2: PFL is close or better in some settings (less than 2 points behind)"
+
+
 @EXPERIMENTS.register("sfl/table3", paper="SFL [2] table 3")
 class Table3(Accuracies):
     """PFL (parallel: FedAvg) and SFL with VGG-9 and ResNet-18 on CIFAR-10 and CINIC-10."""
@@ -168,16 +175,8 @@ class Table3(Accuracies):
     rounds: ClassVar = {"smoke": (100,), "paper": (1000, 4000)}
     stated = (
         ("C=1: SFL is better in all settings", lambda task, c, k: c == 1, lambda leads: min(leads.values()) > 0),
-        (
-            "CINIC-10: SFL is better in all settings, by more than 2 points",
-            lambda task, c, k: "CINIC" in task,
-            lambda leads: min(leads.values()) > 2,
-        ),
-        (
-            "CIFAR-10, C=2: PFL is close or better in some settings (less than 2 points behind)",
-            lambda task, c, k: "CIFAR" in task and c == 2,
-            lambda leads: min(leads.values()) < 2,
-        ),
+        (CINIC_10, lambda task, c, k: "CINIC" in task, lambda leads: min(leads.values()) > 2),
+        (CIFAR_10, lambda task, c, k: "CIFAR" in task and c == 2, lambda leads: min(leads.values()) < 2),
     )
 
 
@@ -216,17 +215,9 @@ class Table10(Images):
         rows = sorted(rows_of(self, groups), key=order)
         refs = logs_of(cache, rows)
         lines = rate_lines(rows, refs)
-        heads = {
-            "cell": "classes, steps",
-            "method": "method",
-            "lr": "lr",
-            "ours 40": "ours, last 40",
-            "log 40": "authors, last 40",
-            "ours": "ours, last 400 [95 %]",
-            "log": "authors, last 400 ± sd",
-            "difference": "difference [90 %]",
-            "verdict": "within ± sd",
-        }
+        heads = {"cell": "classes, steps", "method": "method", "lr": "lr", "ours 40": "ours, last 40"}
+        heads |= {"log 40": "authors, last 40", "ours": "ours, last 400 [95 %]", "log": "authors, last 400 ± sd"}
+        heads |= {"difference": "difference [90 %]", "verdict": "within ± sd"}
         claims = [*mostly_within((line for line in lines if line["ref"]), WITHIN_LOG), *method_claims(rows)]
         notes = [differences(rows, refs), looseness(rows)]
         table = text_table(self.stem, CAPTION, heads, lines)
@@ -243,7 +234,6 @@ def logs_of(cache: RunCache, rows: Sequence[Row]) -> Refs:
 
 
 def text_table(name: str, caption: str, heads: Mapping[str, str], lines: Sequence[dict[str, Any]]) -> ReportTable:
-    """The table of these lines of texts; heads: column -> its heading."""
     heads = {**heads, "same": "same ± 0.5"}
     columns = [Column(key, head, str, None, key not in ("cell", "method")) for key, head in heads.items()]
     return ReportTable(name, caption, columns, list(lines))
@@ -255,19 +245,12 @@ def word_of(mean: float, reference: float, std: float) -> str:
 
 
 def same(interval: Interval) -> str:
-    """Whether a difference is shown to be smaller than MARGIN by its interval of level 1 - 2 ALPHA (two tests, TOST).
-
-    A difference that is not shown to be small may be small nevertheless.
-    """
+    """Whether a difference is shown to be smaller than MARGIN by its interval of level 1 - 2 ALPHA (TOST)."""
     return "yes" if interval.low > -MARGIN and interval.high < MARGIN else "not shown"
 
 
 def rate_lines(rows: Iterable[Row], refs: Refs) -> list[dict[str, Any]]:
-    """The lines of table 10, one per run on the seed SEARCH_SEED: our accuracy, that of the authors' log, verdicts.
-
-    A run is `within` if its mean accuracy over the last 400 rounds differs from the log's by at most the standard
-    deviation of the log's accuracy over these rounds.
-    """
+    """The lines of table 10, one per run on the seed SEARCH_SEED: our accuracy, that of the authors' log, verdicts."""
     lines, published = [], published_rates()
     for row in (row for row in rows if row.seed == SEARCH_SEED):
         ref, values = refs.get(key(row.cell)), row.window(MORE)
@@ -279,7 +262,7 @@ def rate_lines(rows: Iterable[Row], refs: Refs) -> list[dict[str, Any]]:
         line |= dict.fromkeys(("ours", "log", "difference", "same"), "–")
         line["verdict"] = "diverged" if row.diverged else "–"
         if values:
-            line["ours"] = "{} [{}, {}]".format(*map(_percent, astuple(bootstrap_mean([values]))))
+            line["ours"] = "{} [{}, {}]".format(*map(_percent, astuple(bootstrap_mean(values))))
         if values and ref:
             mean, std, _, effective = ref.last[str(MORE)]
             d = difference(level(values), Level(mean, std, effective), 1 - 2 * ALPHA)
@@ -343,10 +326,7 @@ def mostly_within(lines: Iterable[dict[str, Any]], claim: str) -> list[Claim]:
 
 
 def differences(rows: Iterable[Row], refs: Refs) -> str:
-    """A sentence about the differences ours - log over the last 400 rounds: median, share below MARGIN, mean.
-
-    Cells with the network of the authors' code on the seed SEARCH_SEED count; diverged runs are left out.
-    """
+    """A sentence about the differences ours - log over the last 400 rounds, with the networks of the authors' code."""
     counted = [row for row in rows if row.seed == SEARCH_SEED and row.cell["task"] not in VARIANTS and not row.diverged]
     pairs = [(row, ref) for row in counted if (ref := refs.get(key(row.cell)))]
     if not pairs:
@@ -381,8 +361,7 @@ def looseness(rows: Iterable[Row]) -> str:
 def method_claims(rows: Iterable[Row]) -> list[Claim]:
     """One claim per task, C and K: SFL is more accurate than PFL (FedAvg), each at its best learning rate.
 
-    It is judged by a paired t test over seeds, and open if the interval contains 0, or with one seed, as the rounds of
-    one run say nothing about other seeds. Cells without a complete grid for both methods have no claim.
+    It is judged by a paired t test over seeds. Cells without a complete grid for both methods have no claim.
     """
     claims = []
     for (task, classes, steps), cell_rows in by_place(rows).items():
@@ -411,11 +390,7 @@ def _ahead(sfl: Mapping[int, list[float]], pfl: Mapping[int, list[float]]) -> tu
 
 
 def best_rows(rows: Sequence[Row]) -> dict[int, list[float]]:
-    """Seed -> accuracies in the last 400 rounds of a cell's run at its best learning rate; empty without all rates.
-
-    The best learning rate has the highest mean over the last 40 rounds on the seed SEARCH_SEED. Diverged runs are left
-    out.
-    """
+    """Seed -> accuracies in the last 400 rounds of a cell's run at its best learning rate; empty without all rates."""
     search = {row.cell["lr"]: row for row in rows if row.seed == SEARCH_SEED}
     if len(search) < len(GRID["SFL"]) or all(row.diverged for row in search.values()):
         return {}
@@ -426,8 +401,7 @@ def best_rows(rows: Sequence[Row]) -> dict[int, list[float]]:
 def overlay(grid: Images, groups: Mapping[Point, Group], refs: Refs, lines: Iterable[Mapping[str, Any]]) -> Figure:
     """A figure of at most PANELS cells: our curves solid, the authors' logs dashed, one colour per learning rate.
 
-    Cells with a remark in the lines of the table come first, except those with another network than the authors'. The
-    other panels are spread evenly over the remaining cells, of those with a log if there is any.
+    Cells with a remark in the table come first; the others are spread evenly over the remaining cells with a log.
     """
     from papers import draw
 

@@ -1,23 +1,19 @@
-"""Statistics for claims: means with bootstrap intervals, differences of means.
+"""Statistics for claims: the mean of a run's rounds with its bootstrap interval, differences of means.
 
-A run is the series of its n measured values in a window of rounds; an experiment has one run per seed. Values of
-neighbouring rounds are correlated. The bootstrap therefore resamples seeds and, within a seed, blocks of neighbouring
-rounds (Kuensch 1989); t statistics use the effective number of independent values. With a single seed, an interval is
-about the level of this run only, not about the results of other seeds.
+A run is the series of its n measured values in a window of rounds. Values of neighbouring rounds are correlated. The
+bootstrap therefore resamples blocks of neighbouring rounds (Kuensch 1989); t statistics use the effective number of
+independent values. The intervals are about the level of this run only, not about the results of other seeds.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from raylfl.core.arrays import Floats
-from raylfl.errors import BadValue
 from raylfl.report.statistics import LEVEL, Interval, finite_values
 
 DRAWS = 2000  # resamples of the bootstrap
@@ -42,21 +38,20 @@ def level(values: npt.ArrayLike) -> Level:
     return Level(float(data.mean()), std, effective_count(data))
 
 
-def bootstrap_mean(runs: Sequence[npt.ArrayLike], seed: int = 0) -> Interval:
-    """The mean of the runs' means, with its percentile bootstrap interval of level LEVEL.
+def bootstrap_mean(values: npt.ArrayLike, seed: int = 0) -> Interval:
+    """The mean of the values of one run [n], with its percentile bootstrap interval of level LEVEL.
 
-    runs: one series of values per seed. seed: the random seed of the resampling. Raises BadValue without runs, or for
+    Blocks are circular and have length n^(1/3), rounded. seed: the random seed of the resampling. Raises BadValue for
     an empty or non-finite series.
     """
-    rows = [finite_values(run) for run in runs]
-    if not rows:
-        raise BadValue("runs", got=0, need="at least one run")
-    rng = np.random.default_rng(seed)
-    means = np.stack([_block_means(row, rng) for row in rows])  # [S, DRAWS]
-    chosen = rng.integers(len(rows), size=(len(rows), DRAWS))
-    drawn = np.take_along_axis(means, chosen, axis=0).mean(axis=0)
-    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(float(np.mean([row.mean() for row in rows])), float(low), float(high))
+    row = finite_values(values)
+    n = len(row)
+    length = max(1, round(n ** (1 / 3)))
+    starts = np.random.default_rng(seed).integers(n, size=(DRAWS, math.ceil(n / length)))
+    places = (starts[:, :, None] + np.arange(length)) % n
+    means = row[places.reshape(DRAWS, -1)[:, :n]].mean(axis=1)
+    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(float(row.mean()), float(low), float(high))
 
 
 def difference(ours: Level, theirs: Level, confidence: float = LEVEL) -> Interval:
@@ -93,15 +88,3 @@ def effective_count(values: npt.ArrayLike) -> float:
             break
         total += (1 - lag / n) * rho
     return n / (1 + 2 * total)
-
-
-def _block_means(row: Floats, rng: np.random.Generator) -> Floats:
-    """The means of DRAWS block-bootstrap resamples of a series of n values, float64 [DRAWS].
-
-    Blocks are circular and have length n^(1/3), rounded.
-    """
-    n = len(row)
-    length = max(1, round(n ** (1 / 3)))
-    starts = rng.integers(n, size=(DRAWS, math.ceil(n / length)))
-    places = (starts[:, :, None] + np.arange(length)) % n
-    return np.asarray(row[places.reshape(DRAWS, -1)[:, :n]].mean(axis=1))

@@ -23,7 +23,7 @@ def table_of(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def path_of(file: Path) -> Path:
+def path_of(file: str) -> Path:
     """The path of a file of the authors' logs, given relative to RAYLFL_DATA. Raises DataMissing if it is missing."""
     from raylfl.data.base import data_root  # not before: it imports torch
 
@@ -37,11 +37,6 @@ def measurements(path: Path) -> Iterator[dict[str, str]]:
     """The rows of a file of logs (gzipped CSV), one per measurement: column -> text."""
     with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
         yield from csv.DictReader(file)
-
-
-def general(value: float) -> str:
-    """A learning rate or another number as short text."""
-    return f"{value:g}"
 
 
 def percent(value: float) -> str:

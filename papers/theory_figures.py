@@ -42,6 +42,10 @@ def take_steps(problem: QuadraticProblem, i: int, x: Floats, steps: int, eta: fl
     return x
 
 
+def distance(problem: QuadraticProblem, x: Floats) -> float:
+    return float(np.linalg.norm(x - problem.optimum))
+
+
 class TheoryFigure(PaperResult):
     """A figure with one panel that is computed within seconds, without runs of the platform.
 
@@ -109,10 +113,7 @@ class SflBound(TheoryFigure):
         return lines, claims
 
     def path(self, problem: QuadraticProblem, sequential: bool, x: Floats, eta: float) -> Floats:
-        """The parameters x_0, ..., x_R [R+1, d] of a run with all clients in every round.
-
-        sequential: clients train one after the other (SFL), otherwise in parallel (PFL); x: x_0; eta: local step size.
-        """
+        """The parameters x_0, ..., x_R [R+1, d] of a run with all clients in every round, from x."""
         draw, path = np.random.default_rng(1), [x]
         for _ in range(self.rounds):
             if sequential:
@@ -150,10 +151,7 @@ class FocusSpeedup(TheoryFigure):
         return lines, claims
 
     def noise(self, clients: int, q: float) -> float:
-        """The mean of |grad F|^2 over the rounds of a run from the optimum, f_i = L x^2/2, one local step.
-
-        q: the probability with which each client takes part in a round.
-        """
+        """The mean of |grad F|^2 over the rounds of a run from the optimum, f_i = L x^2/2, participation rate q."""
         draw, eta, L = np.random.default_rng(clients), 0.1 / clients, self.smoothness
         x, stored, total = 0.0, np.zeros(clients), 0.0
         for _ in range(self.rounds):
@@ -180,14 +178,14 @@ class FedacsBias(TheoryFigure):
         lines: dict[str, PlotLine] = {}
         apart, predicted = [], {}
         for color, (name, s) in enumerate(shares.items()):
-            predicted[name] = np.array([self.away(problem, fedacs.limit(problem, s, steps, eta)) for eta in etas])
-            measured = np.array([self.away(problem, self.end(problem, s, steps, eta)) for eta in etas[15::3]])
+            predicted[name] = np.array([distance(problem, fedacs.limit(problem, s, steps, eta)) for eta in etas])
+            measured = np.array([distance(problem, self.end(problem, s, steps, eta)) for eta in etas[15::3]])
             lines[f"{name}, eq. 39"] = (color, "-", etas, predicted[name])
             lines[f"{name}, run"] = (color, "o", etas[15::3], measured)
             apart.append(float(np.abs(measured / predicted[name][15::3] - 1).max()))
         received = 1 - q
         systems = {"communication": received, "computation": steps, "both": received * steps}
-        bias = {name: self.away(problem, problem.weighted(s / s.sum()).optimum) for name, s in systems.items()}
+        bias = {name: distance(problem, problem.weighted(s / s.sum()).optimum) for name, s in systems.items()}
         lines["FedAvg, as eta → 0"] = (0, ":", etas[[0, -1]], np.full(2, bias["both"]))
         slope = float(np.log(predicted["FedACS"][5] / predicted["FedACS"][0]) / np.log(etas[5] / etas[0]))
         evidence = "FedAvg's bias as eta -> 0: " + listing(bias, partial(number, digits=3))
@@ -200,17 +198,8 @@ class FedacsBias(TheoryFigure):
         ]
 
     @staticmethod
-    def away(problem: QuadraticProblem, x: Floats) -> float:
-        """The distance |x - x*| from the optimum."""
-        return float(np.linalg.norm(x - problem.optimum))
-
-    @staticmethod
     def end(problem: QuadraticProblem, shares: Floats, steps: Ints, eta: float) -> Floats:
-        """The expectation of the server model x_r after many rounds, computed round by round.
-
-        shares: the expected weight of each client's update in the server step; steps: the local steps of each client;
-        eta: local step size.
-        """
+        """The expectation of the server model x_r after many rounds; shares: the expected weights of the updates."""
         x = np.zeros(problem.dim)
         for _ in range(min(4000, int(30 / eta))):
             ends = [take_steps(problem, i, x, int(k), eta) for i, k in enumerate(steps)]

@@ -14,6 +14,16 @@ from raylfl.report.runs import Group, RunRecord
 ROUNDS = 40
 
 
+def setting(label: str, bases: Sequence[str], options: dict | None = None) -> CellConfig:
+    """A setting from config files and values of dotted keys."""
+    return CellConfig(label, set_keys({"base": list(bases)}, options or {}))
+
+
+def toy(label: str = "toy", **options) -> CellConfig:
+    """Four rounds of quadratics, unless other values of dotted keys say more."""
+    return setting(label, ["reproduce/sfl_fig1"], {"rounds": 4, **options})
+
+
 class DryCache(RunCache):
     """`groups` checks the settings as a run would, and answers with made-up curves that differ by setting.
 

@@ -147,8 +147,7 @@ def archive(file: Path, *names: str, **changes: object) -> bytes:
     with tarfile.open(file, "w:gz") as tar:
         for name in names:
             info = tarfile.TarInfo(name)
-            vars_of_first = changes if name == names[0] else {}
-            for key, value in vars_of_first.items():
+            for key, value in changes.items() if name == names[0] else ():
                 setattr(info, key, value)
             tar.addfile(info, io.BytesIO(b"\0" * info.size))
     return file.read_bytes()

@@ -16,14 +16,14 @@ from papers.fedaware import METHODS
 from papers.focus_images import LINES
 from papers.ledger_rows import Enough, Lacking
 from papers.publish import _command
-from papers.run_cache import RunCache, setting
+from papers.run_cache import RunCache
 from raylfl.cli import main
 from raylfl.errors import BadConfig, NonFinite
 from raylfl.report.runs import RunRecord
-from tests.papers.caches import DryCache
+from tests.papers.caches import DryCache, toy
 
 KEYS = ("task", "steps", "lr", "seed")
-TOY = setting("toy", ["reproduce/sfl_fig1"], {"rounds": 4})
+TOY = toy()
 
 
 @pytest.mark.parametrize(
@@ -196,16 +196,29 @@ def test_an_estimate_makes_no_full_runs_and_prints_hours(tmp_path, monkeypatch, 
     assert not list(tmp_path.iterdir())
 
 
-def test_an_estimate_counts_an_evaluation_as_often_as_it_is_made(monkeypatch):
+@pytest.fixture
+def short_runs(monkeypatch):
+    """Short runs take the seconds that a function of their config says, one number per round."""
+
+    def measure(seconds_of):
+        def run(config, callbacks):
+            for r, seconds in enumerate(seconds_of(config)):
+                if callbacks[0].on_round_end(r, {"time/round": seconds}, None):
+                    return
+
+        monkeypatch.setattr("papers.estimate.run", run)
+
+    return measure
+
+
+def test_an_estimate_counts_an_evaluation_as_often_as_it_is_made(short_runs, monkeypatch):
     """Rounds of 1 s, and 11 s where they are evaluated; the first takes a while longer."""
 
-    def run(config, callbacks):
+    def seconds(config):
         assert config["eval"]["every"] == 2
-        for r, seconds in enumerate([5.0, 12.0, 1.0, 11.0, 1.0, 11.0]):
-            if callbacks[0].on_round_end(r, {"time/round": seconds}, None):
-                return
+        return [5.0, 12.0, 1.0, 11.0, 1.0, 11.0]
 
-    monkeypatch.setattr("papers.estimate.run", run)
+    short_runs(seconds)
     config = thousand_rounds(steps=5)
     lines = list(estimate([config], 1))
     assert lines[0].split()[0] == f"{1000 * (5.0 + 7.0 / 20) / 3600:.2f}"  # ended after two rounds: over 10 s
@@ -213,32 +226,26 @@ def test_an_estimate_counts_an_evaluation_as_often_as_it_is_made(monkeypatch):
     assert next(estimate([config], 1)).split()[0] == f"{1000 * (1.0 + 10.0 / 20) / 3600:.2f}"
 
 
-def test_an_estimate_goes_on_after_a_kind_that_diverges(monkeypatch):
+def test_an_estimate_goes_on_after_a_kind_that_diverges(short_runs):
     """Of two learning rates the smaller is measured; the kind whose run diverges takes no time."""
     finite, more, diverging = thousand_rounds(steps=5), thousand_rounds(steps=5, lr=0.2), thousand_rounds(steps=5)
     diverging["data"] = {"name": "fashion_mnist"}
 
-    def run(config, callbacks):
+    def seconds(config):
         if config["data"] == diverging["data"]:
             raise NonFinite("client 3 sent a non-finite update in round 1")
         assert config["local"]["lr"] == finite["local"]["lr"]
-        for r in range(2):
-            callbacks[0].on_round_end(r, {"time/round": 1.0}, None)
+        return [1.0, 1.0]
 
-    monkeypatch.setattr("papers.estimate.run", run)
+    short_runs(seconds)
     first, last, total, *_ = estimate([diverging, more, finite], 1)
     assert first.endswith("(diverges: client 3 sent a non-finite update in round 1)")
     assert [line.split()[0] for line in (first, last, total)] == ["0.00", "0.56", "0.56"]
 
 
-def test_an_estimate_measures_local_work_that_differs_between_clients_by_itself(monkeypatch):
+def test_an_estimate_measures_local_work_that_differs_between_clients_by_itself(short_runs):
     """A round takes 1 s with 5 steps and 6 s with drawn steps or two epochs; 15 steps take three times as long as 5."""
-
-    def run(config, callbacks):
-        for r in range(2):
-            callbacks[0].on_round_end(r, {"time/round": 1.0 if config["local"]["steps"] == 5 else 6.0}, None)
-
-    monkeypatch.setattr("papers.estimate.run", run)
+    short_runs(lambda config: [1.0 if config["local"]["steps"] == 5 else 6.0] * 2)
     drawn = thousand_rounds(steps={"uniform": [1, 9]})
     configs = [thousand_rounds(steps=15), drawn, thousand_rounds(steps=5), drawn, thousand_rounds(epochs=2)]
     hours = [float(line.split()[0]) for line in estimate(configs, 2)]

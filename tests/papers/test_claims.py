@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -9,9 +10,10 @@ import pytest
 
 from papers import audit, fedacs, focus, sfl_quadratics
 from papers.grid import Point
-from papers.run_cache import RunCache, setting
+from papers.run_cache import RunCache, set_keys
 from raylfl.data.synthetic import Quadratics
 from raylfl.report.derived import Stat, to_target
+from tests.papers.caches import setting, toy
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +27,9 @@ def cache(tmp_path_factory):
 def test_focus_is_exact_and_linear_where_fedavg_stalls(cache, panel, rounds):
     figure = focus.Fig4()
     points = [Point(participation=panel, method=name) for name in ("FOCUS", "FedAvg")]
-    settings = [figure.setting(point, "smoke").with_(point.method, {"rounds": rounds}) for point in points]
-    own, other = cache.groups(settings)
+    settings = [figure.setting(point, "smoke") for point in points]
+    short = [replace(own, config=set_keys(own.config, {"rounds": rounds})) for own in settings]
+    own, other = cache.groups(short)
     distance = own.runs[0].column("global/distance")
     assert to_target(own.runs[0], "global/distance", 1e-12) <= figure.within[panel]
     assert focus.straightness(distance) > 0.98
@@ -48,27 +51,20 @@ def test_stalling_is_distinguished_from_converging_and_diverging():
 @pytest.mark.parametrize("delta", [0.0, 1 / 3, 1.0])
 def test_pfl_ends_where_the_surrogate_at_a_finite_step_has_its_minimum(cache, delta):
     clients = sfl_quadratics.pairs(delta, 10.0)
-    options = {"data.init_args.pairs": clients, "local.lr": 0.06, "rounds": 60}
-    run = cache.groups([setting(f"pfl {delta}", ["reproduce/sfl_fig1"], options)])[0].runs[0]
+    own = toy(f"pfl {delta}", **{"data.init_args.pairs": clients, "local.lr": 0.06, "rounds": 60})
+    run = cache.groups([own])[0].runs[0]
     expected = sfl_quadratics.predicted_limit(clients, 0.06)
     assert run.column("global/distance_abs")[-1] == pytest.approx(expected, abs=1e-9)
     assert (expected > 0.5) == (delta > 0)  # with equal Hessians the drifts cancel
 
 
 def test_sfl_is_faster_than_pfl_and_noisier_where_only_gradients_differ(cache):
+    options = {"local.lr": 0.03, "rounds": 60}
     settings = [
-        setting(
-            f"{name}, {zeta}",
-            ["reproduce/sfl_fig1"],
-            {
-                "algorithm.name": key,
-                "data.init_args.pairs": sfl_quadratics.pairs(0.0, zeta),
-                "local.lr": 0.03,
-                "rounds": 60,
-            },
-        )
+        toy(f"{name}, {zeta}", **options, **{"algorithm.name": name, "data.init_args.pairs": pairs})
         for zeta in (0.0, 1.0)
-        for name, key in sfl_quadratics.METHODS.items()
+        for pairs in [sfl_quadratics.pairs(0.0, zeta)]
+        for name in sfl_quadratics.METHODS.values()
     ]
     pfl, sfl, pfl_apart, sfl_apart = (g.runs[0].column("global/distance_abs") for g in cache.groups(settings))
     np.testing.assert_allclose(sfl[:20], pfl[1:41:2], rtol=1e-9)  # two clients in turn: two rounds in one

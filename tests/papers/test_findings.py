@@ -24,6 +24,7 @@ from tests.shares import also
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs/findings.md").read_text(encoding="utf-8")
 PLAIN = " ".join(TEXT.split())
+UNIFORM = ["algorithm.name=focus", "participation.name=uniform", "participation.size=4"]
 DIGITS = {
     "SCAFFOLD": "SCAFFOLD",
     "SCAFFOLD, control variates that start as the model": "SCAFFOLD, variates from the model",
@@ -106,13 +107,7 @@ def test_the_differences_from_the_authors_logs_are_those_of_the_ledger():
         ("focus_fig4", ["algorithm.name=focus"], "[1] Thm 1", "strongly convex", "2.7e-10"),
         ("focus_fig4", ["algorithm.name=focus"], "[1] Thm 1", "PL", "9.7e-6"),
         also("focus_fig4", ["algorithm.name=focus"], "[1] Thm 1", "non-convex", "9.7e-6"),
-        also(
-            "focus_fig4",
-            ["algorithm.name=focus", "participation.name=uniform", "participation.size=4"],
-            "[1] Thm 1",
-            "strongly convex",
-            "6.8e-11",
-        ),
+        also("focus_fig4", UNIFORM, "[1] Thm 1", "strongly convex", "6.8e-11"),
         ("sfl_fig1", ["algorithm.name=sfl"], "[2] Thm 1", "strongly convex", "0.0083"),
         ("sfl_fig1", ["algorithm.name=fedavg"], "[2] Thm 2", "strongly convex", "0.0167"),
     ],

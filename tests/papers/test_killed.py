@@ -19,20 +19,18 @@ ROOT = Path(__file__).resolve().parents[2]
 CODE = """
 import sys
 from pathlib import Path
-from papers.run_cache import RunCache
-from papers.run_cache import setting
+from papers.run_cache import CellConfig, RunCache
 if __name__ == "__main__":
-    long = setting("long", ["reproduce/sfl_fig1"], {"rounds": 10**6})
+    long = CellConfig("long", {"base": ["reproduce/sfl_fig1"], "rounds": 10**6})
     RunCache(Path(sys.argv[1]), jobs=2).groups([long], [0, 1])
 """
 
 IDLE = """
 import sys, time
 from pathlib import Path
-from papers.run_cache import RunCache
-from papers.run_cache import setting
+from papers.run_cache import CellConfig, RunCache
 from raylfl.execution.processes import in_processes
-short = setting("short", ["reproduce/sfl_fig1"], {"rounds": 2})
+short = CellConfig("short", {"base": ["reproduce/sfl_fig1"], "rounds": 2})
 cache = RunCache(Path(sys.argv[1]))
 runs = [cache.plan(short, seed) for seed in (0, 1)]
 for number, run in enumerate(in_processes(runs, [{}, {}])):

@@ -22,14 +22,8 @@ from raylfl.cli import main
 from raylfl.errors import BadConfig
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = {
-    "base": "digits",
-    "rounds": 4,
-    "num_clients": 4,
-    "eval": {"every": 1},
-    "runtime": {"backend": "local"},
-    "local": {"lr": 0.05},
-}
+SMALL = {"base": "digits", "rounds": 4, "num_clients": 4, "eval": {"every": 1}, "local": {"lr": 0.05}}
+SMALL |= {"runtime": {"backend": "local"}}
 
 
 def lines_of(name):
@@ -52,11 +46,8 @@ def test_a_table_has_each_row_of_the_file_and_the_published_number_of_its_cell()
         cell = row["cell"]
         assert {key: line[key] for key in cell} == cell
         assert (line["seed"], line["metric"], line["rounds"]) == (row["seed"], row["metric"], row["rounds"])
-        assert (line["cpu"], line["torch"], line["commit"]) == (
-            row["machine"]["cpu"],
-            row["versions"]["torch"],
-            row["commit"],
-        )
+        origin = (row["machine"]["cpu"], row["versions"]["torch"], row["commit"])
+        assert (line["cpu"], line["torch"], line["commit"]) == origin
         assert line["value"] == row["last"]["40"] or (math.isnan(line["value"]) and row["diverged"])
         task = cell["task"].removesuffix(" without dropout")
         clip = f"{cell['clip']:g}"

@@ -52,7 +52,13 @@ def folder_of(name, cell):
     return words_of(own.label)
 
 
-def made_run(folder, config, name="some-cell", **summary):
+def run_of_table_10(folder, summary=None, **options):
+    """A finished run of the cell TABLE10 with other values of some keys of its config and summary."""
+    name = "sfl/table10"
+    return made_run(folder, config_of(name, TABLE10, **options), folder_of(name, TABLE10), **(summary or {}))
+
+
+def made_run(folder, config, name, **summary):
     """The records of a finished run with this config, without the run."""
     path = folder / f"{name}-s{config['seed']}-{config_digest(config)}"
     path.mkdir(parents=True)
@@ -105,11 +111,10 @@ def test_place_of_data_machine_name_and_checkpoints_may_differ(name, cell):
 
 def test_a_run_with_another_setting_leaves_the_row_of_the_cell_as_it_is(places, tmp_path):
     runs = tmp_path / "runs/reproduce/sfl/images/paper/runs"
-    words = folder_of("sfl/table10", TABLE10)
-    right = made_run(runs, config_of("sfl/table10", TABLE10), words)
+    right = run_of_table_10(runs)
     publish(["sfl/table10"], **places)
     (before,) = ledger.read(places["results"] / "sfl/table10")
-    wrong = made_run(runs, config_of("sfl/table10", TABLE10, num_clients=50, rounds=600), words)
+    wrong = run_of_table_10(runs, num_clients=50, rounds=600)
     lines = []
     publish(["sfl/table10"], **places, tell=lines.append)
     assert ledger.read(places["results"] / "sfl/table10") == [before]
@@ -164,10 +169,8 @@ def test_every_row_of_the_committed_ledger_is_of_a_point_of_the_grid(name):
 
 
 def test_a_replaced_row_is_named_with_its_version(places, tmp_path):
-    config = config_of("sfl/table10", TABLE10)
-    words = folder_of("sfl/table10", TABLE10)
-    old = made_run(tmp_path / "old", config, words, git_commit="0ld", versions={"raylfl": "0.0.9"})
-    new = made_run(tmp_path / "new", config, words)
+    old = run_of_table_10(tmp_path / "old", {"git_commit": "0ld", "versions": {"raylfl": "0.0.9"}})
+    new = run_of_table_10(tmp_path / "new")
     lines = []
     publish([str(new)], "sfl/table10", **places, tell=lines.append)
     assert not any(" in place of " in line for line in lines)
@@ -184,12 +187,7 @@ def test_a_replaced_row_is_named_with_its_version(places, tmp_path):
     ],
 )
 def test_a_run_of_unknown_origin_is_refused_with_a_remedy(edit, summary, message, places, tmp_path):
-    path = made_run(
-        tmp_path,
-        config_of("sfl/table10", TABLE10),
-        folder_of("sfl/table10", TABLE10),
-        **{k: v for k, v in summary.items() if k != "name"},
-    )
+    path = run_of_table_10(tmp_path, {k: v for k, v in summary.items() if k != "name"})
     config = yaml.safe_load((path / "config.yaml").read_text())
     edit(config)
     (path / "config.yaml").write_text(yaml.safe_dump(config))
@@ -200,15 +198,11 @@ def test_a_run_of_unknown_origin_is_refused_with_a_remedy(edit, summary, message
 
 
 def test_a_renamed_run_with_its_own_config_is_published(places, tmp_path):
-    path = made_run(tmp_path, config_of("sfl/table10", TABLE10), folder_of("sfl/table10", TABLE10)).rename(
-        tmp_path / "renamed"
-    )
+    path = run_of_table_10(tmp_path).rename(tmp_path / "renamed")
     publish([str(path)], "sfl/table10", **places)
     assert len(ledger.read(places["results"] / "sfl/table10")) == 1
 
 
 def test_seconds_count_the_rounds_before_a_resumption(tmp_path):
-    run = load_run(
-        made_run(tmp_path, config_of("sfl/table10", TABLE10), folder_of("sfl/table10", TABLE10), wall_seconds=60.0)
-    )
+    run = load_run(run_of_table_10(tmp_path, {"wall_seconds": 60.0}))
     assert ledger.row(run, {}, "").seconds == 500.0  # 1,000 rounds of half a second

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from papers.run_cache import RunCache, digests, set_keys, setting
+from papers.run_cache import RunCache, digests, set_keys
 from raylfl.config.groups.records import LoggingConfig
 from raylfl.errors import DataMissing
 from raylfl.report.derived import best_setting, last_k
 from raylfl.runtime.records.mirror import local_view
+from tests.papers.caches import setting, toy
 
-TOY = setting("toy", ["reproduce/sfl_fig1"], {"rounds": 4})
+TOY = toy()
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def test_a_second_call_finds_the_runs_of_the_first_and_a_changed_setting_is_a_ne
         np.testing.assert_array_equal(one.column("global/distance"), other.column("global/distance"))
     RunCache(tmp_path, overrides=["runtime.workers=1", "checkpoint.every=2"], jobs=1).groups([TOY])
     assert len(folders(cache)) == 2
-    cache.groups([TOY.with_("toy", {"local.lr": 0.2})])
+    cache.groups([toy("toy", **{"local.lr": 0.2})])
     assert len(folders(cache)) == 3
 
 
@@ -48,7 +49,7 @@ def test_a_run_from_before_an_option_existed_is_the_run_with_its_default(cache):
     (older / "config.yaml").write_text(config.replace("  drift: false\n", ""))
     older = older.rename(f"{str(older)[:-8]}0123abcd")
     assert [run.path for run in cache.groups([TOY])[0].runs] == [older]
-    assert [run.path for run in cache.groups([TOY.with_("toy", {"eval.drift": True})])[0].runs] != [older]
+    assert [run.path for run in cache.groups([toy("toy", **{"eval.drift": True})])[0].runs] != [older]
 
 
 def test_an_interrupted_run_from_before_an_option_existed_is_resumed_under_todays_name(cache):
@@ -73,7 +74,7 @@ def test_the_digest_in_a_name_is_that_of_the_config_without_what_the_data_give_t
 
 
 def test_a_run_that_diverges_is_worse_than_any_other_and_not_repeated(cache):
-    wild = TOY.with_("wild", {"local.lr": 1e200, "rounds": 50})
+    wild = toy("wild", **{"local.lr": 1e200, "rounds": 50})
     tame, lost = cache.groups([TOY, wild])
     assert math.isinf(last_k(lost, "global/distance", 5).mean)
     assert best_setting([lost, tame], "global/distance", 5) is tame
@@ -93,7 +94,7 @@ def test_images_in_place_of_a_data_set_keep_its_augmentation_and_normalisation(w
 
 def test_missing_data_are_reported_before_anything_runs(cache, tmp_path, monkeypatch):
     monkeypatch.setenv("RAYLFL_DATA", str(tmp_path / "nowhere"))
-    image = TOY.with_("image", {"data": "cifar10", "model": "cnn_focus", "partition": "iid", "num_clients": 2})
+    image = toy("image", data="cifar10", model="cnn_focus", partition="iid", num_clients=2)
     with pytest.raises(DataMissing, match="cifar10"):
         cache.groups([TOY, image])
     assert not (cache.folder / "runs").exists()
@@ -101,7 +102,7 @@ def test_missing_data_are_reported_before_anything_runs(cache, tmp_path, monkeyp
 
 def test_runs_at_a_url_are_found_and_resumed_by_another_machine(tmp_path, monkeypatch):
     monkeypatch.setenv("RAYLFL_RUNS", f"file://{tmp_path}/far")
-    long = TOY.with_("long", {"rounds": 6, "checkpoint.every": 1, "checkpoint.keep": 3})
+    long = toy("long", **{"rounds": 6, "checkpoint.every": 1, "checkpoint.keep": 3})
 
     def on(machine):
         monkeypatch.setenv("RAYLFL_STAGING", str(tmp_path / machine))

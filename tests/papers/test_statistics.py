@@ -24,7 +24,7 @@ def autoregressive(rng, n, phi):
 
 def test_the_bootstrap_interval_of_independent_values_is_the_normal_one():
     values = np.random.default_rng(0).normal(3.0, 2.0, 400)
-    found = bootstrap_mean([values])
+    found = bootstrap_mean(values)
     half = 1.96 * values.std(ddof=1) / 20
     assert found.mean == pytest.approx(values.mean())
     assert found.high - found.low == pytest.approx(2 * half, rel=0.15)
@@ -33,45 +33,24 @@ def test_the_bootstrap_interval_of_independent_values_is_the_normal_one():
 def test_the_interval_of_dependent_rounds_is_wider_than_their_number_says():
     values = autoregressive(np.random.default_rng(1), 2000, 0.8)
     naive = 2 * 1.96 * values.std(ddof=1) / math.sqrt(2000)
-    found = bootstrap_mean([values])
+    found = bootstrap_mean(values)
     assert found.high - found.low > 1.7 * naive  # the exact factor is 3; short blocks capture part of it
 
 
 def test_the_interval_covers_the_mean_about_as_often_as_its_level():
     rng = np.random.default_rng(2)
-    hits = sum(bootstrap_mean([rng.normal(size=60)], seed=i).covers(0.0) for i in range(300))
+    hits = sum(bootstrap_mean(rng.normal(size=60), seed=i).covers(0.0) for i in range(300))
     assert 0.89 < hits / 300 < 0.98
-
-
-def test_seeds_that_differ_make_the_interval_wide():
-    rng = np.random.default_rng(3)
-    runs = [level + 0.01 * rng.normal(size=50) for level in (0.0, 1.0, 2.0)]
-    found = bootstrap_mean(runs)
-    assert found.low < 0.4
-    assert found.high > 1.6
-
-
-def test_pairs_with_one_seed_cancel_the_effect_of_the_seed():
-    rng = np.random.default_rng(4)
-    world = [rng.normal(scale=5.0, size=80) for _ in range(3)]
-    better = [row + 0.2 + 0.05 * rng.normal(size=80) for row in world]
-    found = paired_test(better, world).difference
-    assert found.covers(0.2)
-    assert found.high - found.low < 0.1
-    alone = bootstrap_mean(better)
-    assert alone.high - alone.low > 10 * (found.high - found.low)
 
 
 @pytest.mark.parametrize("seeds", [2, 3])
 def test_intervals_of_few_seeds_cover_a_difference_as_often_as_their_level(seeds):
-    """Seeds that differ more than the rounds of a run; a bootstrap of so few seeds is wrong several times as often."""
+    """Seeds that differ more than the rounds of a run."""
     rng = np.random.default_rng(9)
     cases = [0.3 + rng.normal(size=(seeds, 1)) + 0.5 * rng.normal(size=(seeds, 40)) for _ in range(400)]
     zeros = np.zeros((seeds, 40))
     tested = np.mean([paired_test(rows, zeros).difference.covers(0.3) for rows in cases])
-    resampled = np.mean([bootstrap_mean(rows).covers(0.3) for rows in cases[:100]])
     assert 0.92 < tested < 0.98  # 0.95 -+ 3 standard errors of 400 cases
-    assert resampled < 0.87
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.3, 0.9, 2.0])
@@ -103,18 +82,10 @@ def test_a_published_mean_counts_as_its_number_of_seeds():
     a = alternating(np.random.default_rng(6), 40) * 0.1 + 90.0
     tight, loose = (difference(level(a), Level(90.1, 0.3, count), 1 - 2 * ALPHA) for count in (100, 3))
     assert loose.high - loose.low > tight.high - tight.low
-    for bound, side in (
-        (loose.low, "greater"),
-        (loose.high, "less"),
-    ):  # the p value at the bound of the interval is ALPHA
+    for bound, side in ((loose.low, "greater"), (loose.high, "less")):  # there, the p value is ALPHA
         shifted = (a.mean() - bound, a.std(ddof=1), 40, 90.1, 0.3, 3)
         p = stats.ttest_ind_from_stats(*shifted, equal_var=False, alternative=side).pvalue
         assert p == pytest.approx(ALPHA, rel=1e-6)
-
-
-def test_constant_series_have_an_interval_of_one_point():
-    found = difference(level([1.0] * 5), level([1.5] * 5))
-    assert (found.mean, found.low, found.high) == (-0.5, -0.5, -0.5)
 
 
 @pytest.mark.parametrize("phi", [0.3, 0.6, 0.9])
@@ -126,7 +97,7 @@ def test_the_effective_count_of_an_autoregression_is_the_closed_form(phi):
 
 def test_a_diverged_run_has_no_mean():
     with pytest.raises(BadValue, match="finite"):
-        bootstrap_mean([[1.0, math.inf]])
+        bootstrap_mean([1.0, math.inf])
 
 
 def test_a_difference_of_means_has_welch_s_interval():
@@ -136,3 +107,5 @@ def test_a_difference_of_means_has_welch_s_interval():
     known = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((known.low, known.high), rel=1e-9)
     assert math.isnan(difference(level([1.0]), level(b)).low)
+    constant = difference(level([1.0] * 5), level([1.5] * 5))
+    assert (constant.mean, constant.low, constant.high) == (-0.5, -0.5, -0.5)

@@ -12,7 +12,7 @@ import ray
 import torch
 
 import raylfl
-from papers.run_cache import RunCache, setting
+from papers.run_cache import CellConfig, RunCache
 from raylfl.config.groups.records import LoggingConfig
 from raylfl.runtime.records.mirror import local_view
 from raylfl.tune.sweep import resume, sweep
@@ -121,7 +121,7 @@ def test_a_trial_whose_node_is_lost_continues_on_another_one(nodes, tmp_path):
 def test_runs_of_a_reproduction_spread_over_the_nodes(nodes, monkeypatch):
     monkeypatch.setenv("RAYLFL_RUNS", nodes.url)
     monkeypatch.setenv("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
-    toy = setting("toy", ["reproduce/sfl_fig1"], {"rounds": 4})
+    toy = CellConfig("toy", {"base": ["reproduce/sfl_fig1"], "rounds": 4})
     workers = ["runtime.backend=ray", "runtime.workers=2", "runtime.cpus_per_worker=1"]
     cache = RunCache(LoggingConfig().folder / "reproduce/toy", overrides=workers)
     (group,) = cache.groups([toy], [0, 1])
