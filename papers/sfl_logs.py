@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from papers.ledger import Row, thin_out, write_lines
+from papers.ledger import thin_out, write_lines
 from papers.sfl_grid import TASKS
 from papers.statistics import effective_count
 from papers.texts import measurements, path_of
@@ -65,45 +65,33 @@ class Reference:
     curve: list[list[float]]
 
 
-def references(folder: Path, rows: Iterable[Row]) -> dict[str, Reference]:
+def references(folder: Path, cells: Iterable[tuple[dict[str, Any], int]]) -> dict[str, Reference]:
     """Key of a cell -> excerpt of the authors' log, for the cells of the ledger in this folder that have a log.
 
-    Logs of cells that are new in `rows` are read and added to the ledger's file of excerpts.
+    cells: with their rounds. The logs of new ones are read and added to the ledger's file of excerpts.
     """
     path = folder / REFERENCE
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     excerpts = {key(ref.cell): ref for ref in (Reference(**json.loads(line)) for line in lines)}
-    by_cell_key = {key(row.cell): row for row in rows}
-    fresh = {name: ref for name, row in by_cell_key.items() if name not in excerpts and (ref := _reference(row))}
-    if fresh:
+    new = {key(cell): (cell, rounds) for cell, rounds in cells if key(cell) not in excerpts}
+    if fresh := {name: ref for name, each in new.items() if (ref := _reference(*each))}:
         excerpts |= fresh
         write_lines(path, [asdict(excerpts[name]) for name in sorted(excerpts)])
     return excerpts
 
 
-def _reference(row: Row) -> Reference | None:
-    series = log_of(row.cell, row.rounds)
+def _reference(cell: dict[str, Any], rounds: int) -> Reference | None:
+    series = log_of(cell, rounds)
     if series is None:
         return None
     last = {}
     for window in (LAST, MORE):
-        values = np.array([value for r, value in series if r >= row.rounds - window])
+        values = np.array([value for r, value in series if r >= rounds - window])
         numbers = (values.mean(), values.std(ddof=1), len(values), effective_count(values))
         last[str(window)] = [round(float(number), 6) for number in numbers]
-    return Reference(row.cell, SOURCE, last, [[r, round(value, 4)] for r, value in thin_out(series, 50)])
+    return Reference(cell, SOURCE, last, [[r, round(value, 4)] for r, value in thin_out(series, 50)])
 
 
 def key(cell: Mapping[str, Any]) -> str:
     """A cell with its learning rate and max norm as a string, usable as a sort key."""
     return json.dumps([str(cell[name]) for name in ("task", "classes", "steps", "method", "lr", "clip")])
-
-
-def by_place(rows: Iterable[Row], *more: str) -> dict[tuple[Any, ...], list[Row]]:
-    """(task, classes, steps, ...) -> the rows with these values, in order.
-
-    more: further keys of a cell, after task, classes and steps.
-    """
-    places: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        places.setdefault(tuple(row.cell[name] for name in ("task", "classes", "steps", *more)), []).append(row)
-    return places

@@ -13,10 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 from matplotlib.figure import Figure
 
-from papers import ledger
 from papers.base import EXPERIMENTS, Claim, Findings
-from papers.grid import Point
-from papers.ledger import Row, order
+from papers.grid import Point, by
 from papers.ledger_rows import LedgerRows
 from papers.run_cache import RunCache
 from papers.sfl_grid import (
@@ -31,17 +29,19 @@ from papers.sfl_grid import (
     VGG,
     Images,
     axes,
+    clip,
     last_rounds,
     published_best,
     published_rates,
     published_task,
     row_name,
 )
-from papers.sfl_logs import LAST, MORE, Reference, by_place, key, references
+from papers.sfl_logs import LAST, MORE, Reference, key, references
 from papers.statistics import Level, bootstrap_mean, difference, level
 from papers.texts import ACCURACY, accuracy_text, listing
+from raylfl.core.arrays import Floats
 from raylfl.report.derived import Stat, last_k
-from raylfl.report.runs import Group
+from raylfl.report.runs import Group, RunRecord
 from raylfl.report.statistics import ALPHA, Interval, paired_test
 from raylfl.report.tables import Column, ReportTable
 
@@ -49,7 +49,8 @@ MARGIN = 0.005  # difference of accuracies that counts as equivalent
 PUBLISHED_SEEDS = 3
 PANELS = 12
 Setup = tuple[str, int, int]  # task, C, K
-Refs = Mapping[str, Reference]  # `key` of a cell -> excerpt of the authors' log
+Runs = Mapping[Point, Group]
+Refs = Mapping[Point, Reference]  # excerpts of the authors' logs
 WITHIN_LOG = "the mean over the last 400 rounds is within the spread of the authors' log"
 CAPTION = (
     f"Test accuracy in %, one run (seed 1234) per line; {SYMBOLS}. Last 40: the mean over the last 40 rounds, as in "
@@ -74,18 +75,13 @@ class Accuracies(Images):
     choices = ("task", "classes", "steps", "method", "lr", "seed")
 
     def run(self, cache: RunCache) -> Findings:
-        rates, stage, last = (
-            self.chosen(cache),
-            len(self.rounds[cache.scale]) - 1,
-            last_rounds(self.rounds[cache.scale][-1]),
-        )
-        best = self.search(cache, rates)
+        rates, stage = self.chosen(cache), len(self.rounds[cache.scale]) - 1
+        last, best = last_rounds(self.rounds[cache.scale][-1]), self.search(cache, rates)
         runs = self.sweep(cache, {cell: [lr] for cell, lr in best.items()}, stage, self.of_scale(cache))
         cells = sorted(runs, key=lambda cell: (cell.task, cell.classes, cell.steps, cell.method))
         groups = {cell.but(lr=best[cell], stage=stage): runs[cell][best[cell]] for cell in cells}
-        rows = rows_of(self, groups)
         complete = [cell for cell in runs if len(rates[cell]) == len(self.rates[cache.scale][cell.method])]
-        lines = best_lines(rows, last)
+        lines = best_lines(groups, last)
         claims = self.claims({cell: last_k(runs[cell][best[cell]], ACCURACY, last) for cell in complete})
         if len(complete) == len(runs) and cache.scale == "paper":
             claims += mostly_within(lines, "the mean is within the published ± std")
@@ -98,7 +94,7 @@ class Accuracies(Images):
         heads = {"cell": "classes, steps", "method": "method", "lr": "best lr", "seeds": "our seeds", "ours": "ours"}
         heads |= {"theirs": "published, 3 seeds", "difference": "difference", "verdict": "within ± std"}
         table = text_table(self.stem, caption, heads, lines)
-        return Findings([table], claims, {self.stem: overlay(self, groups, logs_of(cache, rows), lines)})
+        return Findings([table], claims, {self.stem: overlay(groups, logs_of(cache, self, groups), lines)})
 
     def published_of(self, cell: Point) -> Stat | None:
         return published_best().get((published_task(cell), cell.classes, cell.steps, cell.method))
@@ -212,25 +208,37 @@ class Table10(Images):
 
     def run(self, cache: RunCache) -> Findings:
         groups = self.groups(cache, seeds=self.seeds if isinstance(cache, LedgerRows) else self.seeds[:1])
-        rows = sorted(rows_of(self, groups), key=order)
-        refs = logs_of(cache, rows)
-        lines = rate_lines(rows, refs)
+        groups = {point: groups[point] for point in sorted(groups, key=lambda p: (*self.cell(p).values(),))}
+        refs = logs_of(cache, self, groups)
+        lines = rate_lines(groups, refs)
         heads = {"cell": "classes, steps", "method": "method", "lr": "lr", "ours 40": "ours, last 40"}
         heads |= {"log 40": "authors, last 40", "ours": "ours, last 400 [95 %]", "log": "authors, last 400 ± sd"}
         heads |= {"difference": "difference [90 %]", "verdict": "within ± sd"}
-        claims = [*mostly_within((line for line in lines if line["ref"]), WITHIN_LOG), *method_claims(rows)]
-        notes = [differences(rows, refs), looseness(rows)]
+        claims = [*mostly_within((line for line in lines if line["ref"]), WITHIN_LOG), *method_claims(groups)]
+        notes = [differences(groups, refs), looseness(groups)]
         table = text_table(self.stem, CAPTION, heads, lines)
-        return Findings([table], claims, {self.stem: overlay(self, groups, refs, lines)}, notes)
+        return Findings([table], claims, {self.stem: overlay(groups, refs, lines)}, notes)
 
 
-def rows_of(grid: Images, groups: Mapping[Point, Group]) -> list[Row]:
-    return [ledger.row(run, grid.cell(point)) for point, group in groups.items() for run in group.runs]
+def logs_of(cache: RunCache, grid: Images, groups: Runs) -> Refs:
+    """The excerpts of the authors' logs of published cells."""
+    if not isinstance(cache, LedgerRows):
+        return {}
+    cells = {point: grid.cell(point) for point in groups}
+    refs = references(cache.folder, [(cell, groups[point].runs[0].config["rounds"]) for point, cell in cells.items()])
+    return {point: refs[key(cell)] for point, cell in cells.items() if key(cell) in refs}
 
 
-def logs_of(cache: RunCache, rows: Sequence[Row]) -> Refs:
-    """The excerpts of the authors' logs of the cells of published rows."""
-    return references(cache.folder, rows) if isinstance(cache, LedgerRows) else {}
+def window(run: RunRecord, last: int) -> Floats:
+    """The accuracies measured in the last rounds of a run; empty if it diverged."""
+    values = run.column(ACCURACY)
+    measured = np.isfinite(values) & (run.rounds >= run.config["rounds"] - last)
+    return values[measured & ~np.isinf(values).any()]
+
+
+def searches(groups: Runs) -> dict[Point, RunRecord]:
+    """Point -> its run on the seed SEARCH_SEED, of the points that have it."""
+    return {point: run for point, group in groups.items() for run in group.runs if run.seed == SEARCH_SEED}
 
 
 def text_table(name: str, caption: str, heads: Mapping[str, str], lines: Sequence[dict[str, Any]]) -> ReportTable:
@@ -249,21 +257,21 @@ def same(interval: Interval) -> str:
     return "yes" if interval.low > -MARGIN and interval.high < MARGIN else "not shown"
 
 
-def rate_lines(rows: Iterable[Row], refs: Refs) -> list[dict[str, Any]]:
+def rate_lines(groups: Runs, refs: Refs) -> list[dict[str, Any]]:
     """The lines of table 10, one per run on the seed SEARCH_SEED: our accuracy, that of the authors' log, verdicts."""
     lines, published = [], published_rates()
-    for row in (row for row in rows if row.seed == SEARCH_SEED):
-        ref, values = refs.get(key(row.cell)), row.window(MORE)
-        printed = published.get(tuple(row.cell[name] for name in ("task", "classes", "steps", "method", "clip")), {})
-        log_end = ref.last[str(LAST)][0] if ref else printed[row.cell["lr"]].mean if printed else None
-        line = line_of(row.cell)
+    for point, run in searches(groups).items():
+        ref, values = refs.get(point), window(run, MORE)
+        printed = published.get((point.task, point.classes, point.steps, point.method, clip(point)), {})
+        log_end = ref.last[str(LAST)][0] if ref else printed[point.lr].mean if printed else None
+        line = line_of(point)
         line |= {"name": f"{line['name']} lr {line['lr']}", "ref": ref is not None}
-        line |= {"ours 40": _percent(row.last.get(str(LAST))), "log 40": _percent(log_end)}
-        line |= dict.fromkeys(("ours", "log", "difference", "same"), "–")
-        line["verdict"] = "diverged" if row.diverged else "–"
-        if values:
+        line |= {"ours 40": _percent(float(window(run, LAST).mean()) if len(values) else None)}
+        line |= {"log 40": _percent(log_end)} | dict.fromkeys(("ours", "log", "difference", "same"), "–")
+        line["verdict"] = "–" if len(values) else "diverged"
+        if len(values):
             line["ours"] = "{} [{}, {}]".format(*map(_percent, astuple(bootstrap_mean(values))))
-        if values and ref:
+        if len(values) and ref:
             mean, std, _, effective = ref.last[str(MORE)]
             d = difference(level(values), Level(mean, std, effective), 1 - 2 * ALPHA)
             line["verdict"] = word_of(float(np.mean(values)), mean, std)
@@ -275,30 +283,33 @@ def rate_lines(rows: Iterable[Row], refs: Refs) -> list[dict[str, Any]]:
     return lines
 
 
-def line_of(cell: Mapping[str, Any]) -> dict[str, Any]:
+def line_of(point: Point) -> dict[str, Any]:
     """The columns of a table that name a cell and its learning rate; block: the task."""
-    setup = f"C={cell['classes']}", f"K={cell['steps']}"
-    head = {"block": cell["task"], "cell": ", ".join(setup), "method": cell["method"], "lr": f"{cell['lr']:g}"}
-    return head | {"name": " ".join((*setup, cell["method"]))}
+    name = row_name(point)
+    head = {"block": point.task, "cell": name, "method": point.method, "lr": f"{point.lr:g}"}
+    return head | {"name": f"{name.replace(',', '')} {point.method}"}
 
 
-def best_lines(rows: Iterable[Row], last: int) -> list[dict[str, Any]]:
+def best_lines(groups: Runs, last: int) -> list[dict[str, Any]]:
     """The lines of tables 3 and 11, one per cell: our accuracy over seeds and rounds, the published one, verdicts."""
     lines, published_of = [], published_best()
-    for (task, *setup), top in by_place([row for row in rows if not row.diverged], "method").items():
-        measured = Stat.over(np.concatenate([row.window(last) for row in top]))
-        published = published_of[VARIANTS.get(task, task), *setup]
+    for point, group in groups.items():
+        runs = [values for run in group.runs if len(values := window(run, last))]
+        if not runs:
+            continue
+        measured = Stat.over(np.concatenate(runs))
+        published = published_of[published_task(point), point.classes, point.steps, point.method]
         verdict = word_of(measured.mean, published.mean, published.std)
         line = {
-            "seeds": len(top),
+            "seeds": len(runs),
             "ours": accuracy_text(measured),
             "theirs": accuracy_text(published),
             "difference": f"{100 * (measured.mean - published.mean):+.2f}",
             "verdict": verdict,
-            "same": same_seeds([float(np.mean(row.window(last))) for row in top], published),
+            "same": same_seeds([float(np.mean(values)) for values in runs], published),
             "remark": "" if verdict == "within" else f"{verdict} the published ± std",
         }
-        lines.append(line_of(top[0].cell) | line)
+        lines.append(line_of(point) | line)
     return lines
 
 
@@ -325,13 +336,17 @@ def mostly_within(lines: Iterable[dict[str, Any]], claim: str) -> list[Claim]:
     return claims
 
 
-def differences(rows: Iterable[Row], refs: Refs) -> str:
+def differences(groups: Runs, refs: Refs) -> str:
     """A sentence about the differences ours - log over the last 400 rounds, with the networks of the authors' code."""
-    counted = [row for row in rows if row.seed == SEARCH_SEED and row.cell["task"] not in VARIANTS and not row.diverged]
-    pairs = [(row, ref) for row in counted if (ref := refs.get(key(row.cell)))]
-    if not pairs:
+    runs = {point: window(run, MORE) for point, run in searches(groups).items() if point.task not in VARIANTS}
+    apart = [
+        values.mean() - refs[point].last[str(MORE)][0]
+        for point, values in runs.items()
+        if point in refs and len(values)
+    ]
+    if not apart:
         return "no cell has a log"
-    d = 100 * np.array([np.mean(row.window(MORE)) - ref.last[str(MORE)][0] for row, ref in pairs])
+    d = 100 * np.array(apart)
     near = int((abs(d) < 100 * MARGIN).sum())
     return (
         f"ours - log, means over the last {MORE} rounds of the {len(d)} cells with the networks of the authors' code: "
@@ -340,12 +355,10 @@ def differences(rows: Iterable[Row], refs: Refs) -> str:
     )
 
 
-def looseness(rows: Iterable[Row]) -> str:
+def looseness(groups: Runs) -> str:
     """A sentence on what the verdict `within` cannot say, with the ratio of our std over rounds to that over seeds."""
-    windows: dict[str, list[list[float]]] = {}
-    for row in rows:
-        windows.setdefault(key(row.cell), []).append(row.window(MORE))
-    cells = [runs for runs in windows.values() if len(runs) >= PUBLISHED_SEEDS and all(runs)]
+    windows = [[window(run, MORE) for run in group.runs] for group in groups.values()]
+    cells = [runs for runs in windows if len(runs) >= PUBLISHED_SEEDS and all(map(len, runs))]
     if not cells:
         return ONE_SEED
     ratios = [
@@ -358,21 +371,20 @@ def looseness(rows: Iterable[Row]) -> str:
     )
 
 
-def method_claims(rows: Iterable[Row]) -> list[Claim]:
+def method_claims(groups: Runs) -> list[Claim]:
     """One claim per task, C and K: SFL is more accurate than PFL (FedAvg), each at its best learning rate.
 
     It is judged by a paired t test over seeds. Cells without a complete grid for both methods have no claim.
     """
     claims = []
-    for (task, classes, steps), cell_rows in by_place(rows).items():
-        tops = {name: best_rows([row for row in cell_rows if row.cell["method"] == name]) for name in METHODS}
-        if all(tops.values()):
-            text = f"{task}, C={classes}, K={steps}: SFL is ahead of PFL at their best learning rates"
-            claims.append(Claim(text, *_ahead(tops["SFL"], tops["PFL"])))
+    for cell, methods in by({cell: best_runs(of) for cell, of in by(groups, "lr").items()}, "method").items():
+        if all(methods.get(name) for name in METHODS):
+            text = f"{_place((cell.task, cell.classes, cell.steps))}: SFL is ahead of PFL at their best learning rates"
+            claims.append(Claim(text, *_ahead(methods["SFL"], methods["PFL"])))
     return claims
 
 
-def _ahead(sfl: Mapping[int, list[float]], pfl: Mapping[int, list[float]]) -> tuple[bool | None, str]:
+def _ahead(sfl: Mapping[int, Floats], pfl: Mapping[int, Floats]) -> tuple[bool | None, str]:
     """Whether SFL is ahead of PFL (None: open), with the numbers; sfl, pfl: seed -> the values of the run."""
     seeds = sorted(sfl.keys() & pfl.keys())
     pairs = [(sfl[seed], pfl[seed]) for seed in seeds]
@@ -389,16 +401,16 @@ def _ahead(sfl: Mapping[int, list[float]], pfl: Mapping[int, list[float]]) -> tu
     return None, evidence + needed
 
 
-def best_rows(rows: Sequence[Row]) -> dict[int, list[float]]:
+def best_runs(tried: Mapping[float, Group]) -> dict[int, Floats]:
     """Seed -> accuracies in the last 400 rounds of a cell's run at its best learning rate; empty without all rates."""
-    search = {row.cell["lr"]: row for row in rows if row.seed == SEARCH_SEED}
-    if len(search) < len(GRID["SFL"]) or all(row.diverged for row in search.values()):
+    search = {lr: window(run, LAST) for lr, group in tried.items() for run in group.runs if run.seed == SEARCH_SEED}
+    if len(search) < len(GRID["SFL"]) or not any(map(len, search.values())):
         return {}
-    best = max(search, key=lambda lr: search[lr].last[str(LAST)] or -math.inf)
-    return {row.seed: row.window(MORE) for row in rows if row.cell["lr"] == best and not row.diverged}
+    best = max(search, key=lambda lr: search[lr].mean() if len(search[lr]) else -math.inf)
+    return {run.seed: values for run in tried[best].runs if len(values := window(run, MORE))}
 
 
-def overlay(grid: Images, groups: Mapping[Point, Group], refs: Refs, lines: Iterable[Mapping[str, Any]]) -> Figure:
+def overlay(groups: Runs, refs: Refs, lines: Iterable[Mapping[str, Any]]) -> Figure:
     """A figure of at most PANELS cells: our curves solid, the authors' logs dashed, one colour per learning rate.
 
     Cells with a remark in the table come first; the others are spread evenly over the remaining cells with a log.
@@ -407,7 +419,7 @@ def overlay(grid: Images, groups: Mapping[Point, Group], refs: Refs, lines: Iter
 
     places: dict[tuple[str, str, str], dict[str, Point]] = {}
     for point in groups:
-        if not refs or key(grid.cell(point)) in refs:
+        if not refs or point in refs:
             places.setdefault((point.task, row_name(point), point.method), {})[f"lr {point.lr:g}"] = point
     remarks: dict[tuple[str, str, str], list[str]] = {place: [] for place in places}
     for line in lines:
@@ -423,7 +435,7 @@ def overlay(grid: Images, groups: Mapping[Point, Group], refs: Refs, lines: Iter
             "\n".join(filter(None, [place[0], ", ".join(place[1:]), ", ".join(remarks[place])])),
             {name: groups[point] for name, point in places[place].items()},
             ACCURACY,
-            logs={name: refs[k].curve for name, point in places[place].items() if (k := key(grid.cell(point))) in refs},
+            logs={name: refs[point].curve for name, point in places[place].items() if point in refs},
         )
         for place in shown
     ]

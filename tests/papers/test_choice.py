@@ -66,6 +66,7 @@ MLP = ["task=mnist-mlp", "steps=5", "method=sfl", "classes=1"]
         ("sfl/table10", MLP, "block", 4 * ["MNIST, MLP"], 0),
         ("sfl/table11", MLP, "block", ["MNIST, MLP"], 1),
         ("audit/scaffold-network", ["method=scaffold,scaffold-momentum-0.9", "seed=1"], "method", AUDITED, 1),
+        ("fedacs/table4", ["task=mnist"], "block", 7 * ["MNIST"], 5),
     ],
 )
 def test_a_part_of_a_figure_is_a_figure(name, words, column, expected, claims, tmp_path):
@@ -77,44 +78,25 @@ def test_a_part_of_a_figure_is_a_figure(name, words, column, expected, claims, t
     assert len(findings.claims) == claims
 
 
-def test_a_task_of_a_table_is_a_table(tmp_path):
-    cache = DryCache(tmp_path, "paper")
-    cache.only = choice(["task=mnist"], find("fedacs/table4").choices, "fedacs/table4")
-    findings = find("fedacs/table4").run(cache)
-    assert {row["block"] for row in findings.tables[0].rows} == {"MNIST"}
-    assert {claim.text.split(":")[0] for claim in findings.claims[:3]} == {"MNIST"}
-
-
-class Part(DryCache):
-    """A cache without the runs whose labels contain `missing`."""
-
-    missing = ""
-
-    def groups(self, settings, seeds=(0,)):
-        return [group for group in super().groups(settings, seeds) if self.missing not in group.label]
-
-
 @pytest.mark.parametrize(
     ("name", "missing", "column", "left"),
     [
         ("focus/fig9", "FedAvg", "method", 2 * ["FOCUS", "FedAU", "MIFA", "SCAFFOLD", "SCAFFOLD, divisor 10"]),
         ("focus/fig9-rates", "lr 0.02", "method", list(LINES)),
         ("fedaware/fig9", "FedProx 0.1", "method", [name for name in METHODS if name != "FedProx"]),
+        ("fedacs/table1", "MNIST, OS", "block", 7 * ["CIFAR-10"] + 7 * ["CINIC-10"]),
     ],
 )
-def test_methods_without_runs_are_left_out(name, missing, column, left, tmp_path):
-    """If an option is tuned, a method needs the runs of all its values."""
-    cache = Part(tmp_path, "paper")
+def test_cells_without_runs_are_left_out(name, missing, column, left, tmp_path):
+    """If an option is tuned, a method needs the runs of all its values; a task of FedACS needs those of all methods."""
+    cache = DryCache(tmp_path, "paper")
     cache.missing = missing
     findings = find(name).run(cache)
     assert [row[column] for row in findings.tables[0].rows] == left
 
 
-def test_a_task_without_runs_of_all_methods_is_left_out(tmp_path):
-    cache = Part(tmp_path, "paper")
-    cache.missing = "MNIST, OS"
-    (table,) = find("fedacs/table1").run(cache).tables
-    assert {row["block"] for row in table.rows} == {"CIFAR-10", "CINIC-10"}
+def test_a_table_without_a_whole_task_is_refused(tmp_path):
+    cache = DryCache(tmp_path, "paper")
     cache.missing = "OS"
     with pytest.raises(BadConfig, match="no task"):
         find("fedacs/table1").run(cache)

@@ -21,41 +21,34 @@ from tests.papers.caches import DryCache
 NAME = "fedavg/table1"
 
 
-class Configs(DryCache):
-    """A cache that keeps the configs of the settings."""
-
-    def groups(self, settings, seeds=(0,)):
-        self.asked = [self._config(setting) for setting in settings]
-        self.cells = [setting.cell for setting in settings]
-        return super().groups(settings, seeds)
-
-
 def selected(folder, *words):
-    cache = Configs(folder, "paper")
+    """The cells and configs of the selected settings, and their findings."""
+    cache = DryCache(folder, "paper")
     cache.only = choice(words, find(NAME).choices, NAME)
-    return cache, find(NAME).run(cache)
+    findings = find(NAME).run(cache)
+    return [setting.cell for setting, *_ in cache.asked], [config for _, config, _ in cache.asked], findings
 
 
 def test_the_cells_have_the_clients_and_steps_of_the_paper(tmp_path):
     """Sec. 3: one epoch of batches of 10 on 1, 10, 20, 50 and 100 of 100 clients; each run ends at 97 %."""
-    cache, _ = selected(tmp_path, "pixels=standardised", "lr=0.1")
-    assert [c["participation"]["size"] for c in cache.asked] == 2 * [1, 10, 20, 50, 100]
-    for config in cache.asked:
+    cells, configs, _ = selected(tmp_path, "pixels=standardised", "lr=0.1")
+    assert [c["participation"]["size"] for c in configs] == 2 * [1, 10, 20, 50, 100]
+    for config in configs:
         local, stop = config["local"], config["stop"]
         assert (config["num_clients"], local["epochs"], local["steps"], local["batch_size"]) == (100, 1, None, 10)
         assert config["model"]["init_args"]["hidden"] == [200, 200]
         assert (stop["metric"], stop["target"], config["eval"]["every"]) == ("test/accuracy", 0.97, 1)
         assert config["partition"]["name"] == "iid" or config["partition"]["shards_per_client"] == 2
-    assert [(cell["partition"], cell["fraction"]) for cell in cache.cells] == [
+    assert [(cell["partition"], cell["fraction"]) for cell in cells] == [
         (partition, fraction) for partition in PARTITIONS for fraction in FRACTIONS
     ]
 
 
 def test_a_cell_can_be_chosen(tmp_path):
-    cache, findings = selected(tmp_path, "pixels=0..1", "partition=non-iid", "fraction=0", "lr=0.1,0.215")
-    assert [(c["partition"]["name"], c["local"]["lr"]) for c in cache.asked] == [("shards", 0.1), ("shards", 0.215)]
-    assert {str(c["data"]["init_args"]["std"]) for c in cache.asked} == {"[1.0]"}
-    assert {cell["pixels"] for cell in cache.cells} == {"0..1"}
+    cells, configs, findings = selected(tmp_path, "pixels=0..1", "partition=non-iid", "fraction=0", "lr=0.1,0.215")
+    assert [(c["partition"]["name"], c["local"]["lr"]) for c in configs] == [("shards", 0.1), ("shards", 0.215)]
+    assert {str(c["data"]["init_args"]["std"]) for c in configs} == {"[1.0]"}
+    assert {cell["pixels"] for cell in cells} == {"0..1"}
     (row,) = findings.tables[0].rows
     assert (row["block"], row["paper"], row["fedlab"]) == ("non-IID, pixels 0..1", 3275, 1056)
 

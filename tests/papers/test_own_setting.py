@@ -158,7 +158,7 @@ def test_runs_that_are_not_of_the_grid_get_no_row(places, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_every_row_of_the_committed_ledger_is_of_a_point_of_the_grid(name):
+def test_every_row_of_the_committed_ledger_is_of_a_point_of_the_grid_and_of_a_commit_without_changes(name):
     def values(cell):
         return sorted((axis, plain(value)) for axis, value in cell.items())
 
@@ -166,6 +166,9 @@ def test_every_row_of_the_committed_ledger_is_of_a_point_of_the_grid(name):
     for row in ledger.read(ROOT / "results" / name):
         assert values(row.cell) in cells
         assert row.seed in find(name).seeds
+        assert row.commit
+        assert "changes" not in row.commit
+        assert row.machine["cpu"]
 
 
 def test_a_replaced_row_is_named_with_its_version(places, tmp_path):
