@@ -37,8 +37,6 @@ LOOKS = {name: str(options["algorithm.name"]) for name, options in METHODS.items
 SMOKE_TARGET = 0.7  # at scale `smoke`, on the digits
 UNITS = "our computation time is counted in local steps, the paper's in seconds of its machine: compare the ratios"
 LAST = 5  # rounds whose mean is a method's accuracy (App. I.3.4)
-Costs = Mapping[str, Mapping[str, Mapping[str, Any]]]  # task -> method -> axis -> our cost to the target, a Stat
-Ends = Mapping[str, Mapping[str, Stat]]  # task -> method -> accuracy over the last rounds
 
 
 def columns_of(table: str) -> dict[str, dict[str, Any]]:
@@ -123,9 +121,7 @@ class Efficiency(Lines):
         return f"Costs until {goals}; accuracies over the last {LAST} rounds (App. I.3.4); mean ± std over seeds."
 
     def claims(self, values: Values) -> list[Claim]:
-        ends = {task: {name: of["accuracy"] for name, of in lines.items()} for task, lines in values.items()}
-        columns = {task: lines["FedACS"] for task, lines in values.items()}
-        return [*first_claims(values), *gains(columns, ends), *rivals(values, ends)]
+        return [*first_claims(values), *gains(values), *rivals(values)]
 
     def headline(self, point: Point, row: Row) -> tuple[str, float | None, float | None]:
         column = columns_of(self.number)[point.task]
@@ -133,10 +129,10 @@ class Efficiency(Lines):
         return name, row.measures[name], column[point.method]["rounds"]
 
 
-def first_claims(costs: Costs) -> list[Claim]:
+def first_claims(values: Values) -> list[Claim]:
     """The claims of Sec. 6: among all methods but optimal sampling (OS), FedACS reaches the target at least cost."""
     claims = []
-    for task, methods in costs.items():
+    for task, methods in values.items():
         for axis, does in AXES.items():
             spent = {name: mean_cost(of[axis]) for name, of in methods.items()}
             best = min(value for name, value in spent.items() if name not in ("FedACS", "OS"))
@@ -145,24 +141,24 @@ def first_claims(costs: Costs) -> list[Claim]:
     return claims
 
 
-def gains(columns: Mapping[str, Mapping[str, Any]], ends: Ends) -> list[Claim]:
+def gains(values: Values) -> list[Claim]:
     """The claims of figs. 6, 9, 10: FedACS has the highest final accuracy; the evidence is its lead in points."""
     claims = []
-    for task, column in columns.items():
-        top = ends[task]["FedACS"].mean
-        leads = [100 * (top - stat.mean) for name, stat in ends[task].items() if name != "FedACS"]
+    for task, methods in values.items():
+        top = methods["FedACS"]["accuracy"].mean
+        leads = [100 * (top - of["accuracy"].mean) for name, of in methods.items() if name != "FedACS"]
         evidence = f"{min(leads):.1f} to {max(leads):.1f} points above the others"
-        published = "{:g} to {:g}".format(*column["gains"])
+        published = "{:g} to {:g}".format(*methods["FedACS"]["gains"])
         text = f"{task}: FedACS has the highest accuracy over the last {LAST} rounds"
         claims.append(Claim(text, min(leads) > 0, evidence, published=published))
     return claims
 
 
-def rivals(costs: Costs, ends: Ends) -> list[Claim]:
+def rivals(values: Values) -> list[Claim]:
     """The claims of Sec. 6 about other methods: FedAU never reaches the target, c-a-FedAvg varies more than FedAvg."""
-    reached = {task: mean_cost(methods["FedAU"]["rounds"]) for task, methods in costs.items()}
+    reached = {task: mean_cost(methods["FedAU"]["rounds"]) for task, methods in values.items()}
     never = not any(map(math.isfinite, reached.values()))
-    spread = {name: sum(stats[name].std for stats in ends.values()) / len(ends) for name in METHODS}
+    spread = {name: sum(of[name]["accuracy"].std for of in values.values()) / len(values) for name in METHODS}
     text = f"c-a-FedAvg varies more than FedAvg over the last {LAST} rounds and the seeds"
     varies = Claim(text, spread["c-a-FedAvg"] > spread["FedAvg"], listing(ordered(spread, lambda std: -std)))
     return [Claim("FedAU reaches no target", never, listing(reached, cost_or_dash)), varies]

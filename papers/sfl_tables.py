@@ -233,7 +233,7 @@ def window(run: RunRecord, last: int) -> Floats:
     """The accuracies measured in the last rounds of a run; empty if it diverged."""
     values = run.column(ACCURACY)
     measured = np.isfinite(values) & (run.rounds >= run.config["rounds"] - last)
-    return values[measured & ~np.isinf(values).any()]
+    return values[:0] if np.isinf(values).any() else values[measured]
 
 
 def searches(groups: Runs) -> dict[Point, RunRecord]:

@@ -109,8 +109,8 @@ def test_a_single_rate_is_not_searched_for():
 def test_gains_in_accuracy_are_those_over_the_last_five_rounds(tmp_path):
     """FedACS at 0.8, the others at 0.54 to 0.74."""
     ends = {name: Stat(0.8 if name == "FedACS" else 0.5 + 0.04 * k, 0.0, 5, 5) for k, name in enumerate(METHODS)}
-    columns = columns_of("table1")
-    claims = gains(columns, dict.fromkeys(columns, ends))
+    columns = {task: column["gains"] for task, column in columns_of("table1").items()}
+    claims = gains({t: {n: {"accuracy": end, "gains": lead} for n, end in ends.items()} for t, lead in columns.items()})
     assert [claim.holds for claim in claims] == [True, True, True]
     assert claims[0].result == "6.0 to 26.0 points above the others; published: 7.5 to 36"
 
