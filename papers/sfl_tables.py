@@ -208,14 +208,14 @@ class Table10(Images):
 
     def run(self, cache: RunCache) -> Findings:
         groups = self.groups(cache, seeds=self.seeds if isinstance(cache, LedgerRows) else self.seeds[:1])
-        groups = {point: groups[point] for point in sorted(groups, key=lambda p: (*self.cell(p).values(),))}
         refs = logs_of(cache, self, groups)
-        lines = rate_lines(groups, refs)
+        cells = {point: groups[point] for point in sorted(groups, key=lambda p: (*self.cell(p).values(),))}
+        lines = rate_lines(cells, refs)
         heads = {"cell": "classes, steps", "method": "method", "lr": "lr", "ours 40": "ours, last 40"}
         heads |= {"log 40": "authors, last 40", "ours": "ours, last 400 [95 %]", "log": "authors, last 400 ± sd"}
         heads |= {"difference": "difference [90 %]", "verdict": "within ± sd"}
-        claims = [*mostly_within((line for line in lines if line["ref"]), WITHIN_LOG), *method_claims(groups)]
-        notes = [differences(groups, refs), looseness(groups)]
+        claims = [*mostly_within((line for line in lines if line["ref"]), WITHIN_LOG), *method_claims(cells)]
+        notes = [differences(cells, refs), looseness(cells)]
         table = text_table(self.stem, CAPTION, heads, lines)
         return Findings([table], claims, {self.stem: overlay(groups, refs, lines)}, notes)
 
