@@ -4,8 +4,6 @@
 tests). Any other test that starts a Python process is then skipped, so that the rest is fast.
 """
 
-from __future__ import annotations
-
 import atexit
 import gc
 import os
@@ -89,7 +87,6 @@ LONG = (  # files whose tests are quick but many: `make test-fast` leaves them o
     "heterogeneity/test_participation.py",
     "heterogeneity/test_participation_weighted.py",
     "models/test_text.py",
-    "report/test_participation_plot.py",
     "report/test_partition_plot.py",
     "report/test_promised.py",
     "runtime/test_against_oracle.py",

@@ -1,7 +1,5 @@
 """Counts of work instead of timings, which do not depend on the load of the machine."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Detection of things that a test module leaves behind: processes, environment variables, threads."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """User components by `class_path`: copies of shipped classes have the same bits, in every command."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import dataclass
@@ -18,7 +16,6 @@ from raylfl.config.load import load_config
 from raylfl.core.algorithm import Algorithm
 from raylfl.errors import BadConfig
 from tests.startup.forks import LEAN, forks_after
-from tests.tune.sweeps import carry_out, folder_of, planned, sweep_of
 
 MINE = '''
 from dataclasses import dataclass
@@ -33,6 +30,7 @@ from raylfl.heterogeneity.participation.availability import Bernoulli as Coins
 from raylfl.heterogeneity.participation.uniform import Uniform
 from raylfl.heterogeneity.partition.proportions import Dirichlet
 from raylfl.heterogeneity.topologies.graphs import Ring
+from raylfl.heterogeneity.partition.dirichlet import Dirichlet
 
 
 @dataclass
@@ -57,11 +55,6 @@ class Skewed(Dirichlet):
 
 @dataclass
 class Radio(Lossy):
-    pass
-
-
-@dataclass(kw_only=True)
-class Circle(Ring):
     pass
 
 
@@ -129,39 +122,26 @@ SMALL = ["rounds=3", "num_clients=6", "eval.every=2", "logging.report=false", "r
 OWN = [
     "algorithm.class_path=mine.Sprung",
     "algorithm.mu=0.1",
-    "partition.class_path=mine.Skewed",
-    "partition.alpha=0.5",
-    "participation.class_path=mine.Some",
-    "participation.size=4",
-    "participation.availability={class_path: mine.Awake, p: 0.8}",
-    "link.class_path=mine.Radio",
-    "link.q=0.1",
+    "partition={class_path: mine.Skewed, alpha: 0.5}",
+    "participation={class_path: mine.Some, size: 4, availability: {class_path: mine.Awake, p: 0.8}}",
+    "link={class_path: mine.Radio, q: 0.1}",
 ]
 SHIPPED = [
-    "algorithm.name=fedprox",
-    "algorithm.mu=0.1",
-    "partition.name=dirichlet",
-    "partition.alpha=0.5",
-    "participation.name=uniform",
-    "participation.size=4",
-    "participation.availability={name: bernoulli, p: 0.8}",
-    "link.name=bernoulli",
-    "link.q=0.1",
+    "algorithm={name: fedprox, mu: 0.1}",
+    "partition={name: dirichlet, alpha: 0.5}",
+    "participation={name: uniform, size: 4, availability: {name: bernoulli, p: 0.8}}",
+    "link={name: bernoulli, q: 0.1}",
 ]
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def here(fresh, monkeypatch):
     """A working directory with a user's modules."""
-    (tmp_path / "mine.py").write_text(MINE)
-    (tmp_path / "registered_outside.py").write_text(REGISTERED)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("RAYLFL_RUNS", str(tmp_path / "runs"))
+    (fresh / "mine.py").write_text(MINE)
+    (fresh / "registered_outside.py").write_text(REGISTERED)
+    sys.path.insert(0, str(fresh))
     monkeypatch.setattr(ALGORITHMS, "_entries", dict(ALGORITHMS._entries))
-    yield tmp_path
-    for name in ("mine", "registered_outside"):
-        sys.modules.pop(name, None)
+    return fresh
 
 
 ELSEWHERE = """
@@ -190,21 +170,10 @@ def test_copies_of_shipped_components_give_the_same_bits_and_the_saved_config_th
     assert torch.equal(ours.params, shipped.params)
     assert (ours.run_dir / "participation.jsonl").read_text() == (shipped.run_dir / "participation.jsonl").read_text()
     saved = yaml.safe_load((ours.run_dir / "config.yaml").read_text())
-    assert saved["algorithm"] == {
-        "name": "Sprung",
-        "class_path": "mine.Sprung",
-        "mu": 0.1,
-        "gamma": 1.0,
-        "aggregate": "mean",
-    }
+    named = {"name": "Sprung", "class_path": "mine.Sprung"}
+    assert saved["algorithm"] == {**named, "mu": 0.1, "gamma": 1.0, "aggregate": "mean"}
     assert json.loads((ours.run_dir / "summary.json").read_text())["algorithm"] == "Sprung"
     assert torch.equal(raylfl.run(ours.run_dir / "config.yaml").params, ours.params)
-
-
-def test_a_copy_of_a_shipped_graph_gives_the_same_bits_and_is_resumed(here):
-    ours = raylfl.run("digits", [*SMALL, "algorithm=dsgd", "topology.class_path=mine.Circle"])
-    shipped = raylfl.run("digits", [*SMALL, "algorithm=dsgd", "topology=ring", "rounds=4"])
-    assert torch.equal(raylfl.resume(ours.run_dir, ["rounds=4"]).params, shipped.params)
 
 
 @pytest.mark.slow
@@ -232,22 +201,6 @@ def test_without_its_module_a_run_cannot_be_resumed_and_the_message_says_what_is
     said = capsys.readouterr().err
     assert "algorithm.class_path=mine.Sprung" in said
     assert "looked for in the working directory" in said
-
-
-def test_own_and_shipped_algorithms_are_compared_and_reported_side_by_side(here, capsys, undrawn, one_core):
-    assert main(["compare", "digits", *SMALL, "-a", "fedavg,mine.Sprung", "logging.id=both", "-o", "report"]) == 0
-    assert {p.name for p in (here / "runs" / "digits").iterdir()} == {"both-fedavg", "both-Sprung"}
-    page = (here / "report" / "index.html").read_text()
-    assert "Sprung" in page
-    assert "FedAvg" in page
-
-
-def test_a_sweep_tunes_the_options_of_an_own_algorithm(here):
-    space = {"algorithm.mu": {"grid": [0.1, 0.2]}}
-    sweep, _ = planned(sweep_of(here, space=space, algorithm={"class_path": "mine.Sprung"}), here / "sweep")
-    carry_out(sweep, sweep.trials[0])
-    saved = yaml.safe_load((folder_of(here / "sweep", 0) / "config.yaml").read_text())["algorithm"]
-    assert (saved["class_path"], saved["mu"]) == ("mine.Sprung", 0.1)
 
 
 def test_a_class_that_only_this_process_can_import_causes_a_warning(here):
@@ -279,12 +232,13 @@ def test_each_misspelt_hook_is_warned_of_once_at_the_command_line(tmp_path, else
     assert said == ["empty_rounds", "own_steps"]
 
 
-def test_a_later_layer_with_another_class_replaces_the_group(here):
+def test_a_later_layer_with_another_class_replaces_the_group_and_a_dot_makes_a_class_path(here):
     config = {"algorithm": {"class_path": "mine.Sprung", "mu": 0.3}}
     assert load_config(config, ["algorithm.gamma=2"]).algorithm.mu == 0.3
     assert load_config(config, ["algorithm.name=fedprox"]).algorithm.mu == 0.01
     assert load_config({"algorithm": {"name": "fedprox", "mu": 0.3}}, OWN[:1]).algorithm.mu == 0.5
     assert load_config(config, ["algorithm.name=fedprox"]).resolved["algorithm"].get("class_path") is None
+    assert load_config({"algorithm": "mine.Sprung"}).resolved["algorithm"]["class_path"] == "mine.Sprung"
 
 
 def test_a_component_needs_only_the_methods_without_a_default(here, capsys):
@@ -321,10 +275,6 @@ def test_an_instance_whose_class_changes_its_options_is_refused(here):
     assert raylfl.run("digits", [*SMALL, "algorithm.gamma=0.5"], algorithm=Shrinking).config.algorithm.gamma == 0.125
 
 
-def test_a_name_with_a_dot_is_a_class_path(here):
-    assert load_config({"algorithm": "mine.Sprung"}).resolved["algorithm"]["class_path"] == "mine.Sprung"
-
-
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
@@ -334,10 +284,7 @@ def test_a_name_with_a_dot_is_a_class_path(here):
         ("algorithm.class_path=nowhere.Sprung", "cannot import nowhere"),
         ("algorithm.class_path=mine.Other", "but must be a dataclass derived from"),
         ("algorithm.class_path=mine.Some", "but must be a dataclass derived from"),
-        (
-            "participation.class_path=mine.Unchecked",
-            "participation.class_path=mine.Unchecked, but must be a class that defines attempt, as the",
-        ),
+        ("participation.class_path=mine.Unchecked", "mine.Unchecked, but must be a class that defines attempt, as the"),
         ("link.class_path=mine.Sprung", "link.class_path=mine.Sprung, but must be a dataclass derived from"),
         ("algorithm.class_path=mine.Sprung algorithm.name=fedavg", "algorithm.name=fedavg, but must be left out"),
         (

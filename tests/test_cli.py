@@ -1,7 +1,5 @@
 """The command line: what each command prints, and the files that it writes."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -10,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 import yaml
 from rich.table import Table
 
@@ -125,13 +122,9 @@ def test_a_run_is_started_continued_and_found_finished_by_one_command(call, fres
     assert (code, err) == (0, "")
     assert out.endswith("finished runs/digits/a: all 3 rounds are done; a larger value of rounds continues it\n")
     assert (folder / "summary.json").read_bytes() == finished
-    code, out, err = call(*once, "rounds=5", "logging.report=false")
+    code, out, err = call(*once, "rounds=5")
     assert (code, err) == (0, "")
     assert "resumed at round 3" in out
-    whole = call(*RUN, "rounds=5", "logging.id=whole")
-    assert whole[0] == 0
-    params = [torch.load(fresh / f"runs/digits/{name}/final.pt")["params"] for name in ("a", "whole")]
-    assert torch.equal(*params)
 
 
 def test_a_run_that_is_killed_is_continued_by_the_same_command(call, fresh, monkeypatch):
@@ -182,19 +175,14 @@ def test_a_terminal_shows_a_bar(call, monkeypatch):
     assert re.search(r"fedavg ━+ 3/3 train \d\.\d{4}  test \d\.\d{4}  \d+\.\d\d% \d\.\d{3} s/round", plain)
 
 
-def test_the_line_of_a_run_shows_two_metrics_of_a_module_of_ones_own():
+def test_the_line_of_a_run_shows_two_metrics_of_a_module_of_ones_own_and_without_a_test_set_the_validation_set():
     usual = {"train/loss": 0.37119, "test/loss": 1.0, "test/accuracy": 0.912, "cohort/sampled": 3}
     assert status_line(usual) == "train 0.3712  test 1.0000  91.20%"
     own = {"test/f1": 0.5, "val/f1": 0.1, "test/auroc": 0.25, "test/other": 1.0}
     assert status_line(usual | own) == "train 0.3712  test 1.0000  91.20%  f1 0.5000  auroc 0.2500"
-
-
-def test_the_line_of_a_run_without_a_test_set_shows_the_validation_set():
     row = {"val/f1": 0.1, "train/loss": 0.5, "val/loss": 2.0, "val/accuracy": 0.25, "global/distance": 0.01}
     assert status_line(row) == "train 0.5000  val 2.0000  25.00%  f1 0.1000  distance 1.00e-02"
-    assert status_line({"train/loss": 0.5}) == "train 0.5000"
-    assert status_line({"val/f1": 0.5}) == "val f1 0.5000"
-    assert status_line({}) == ""
+    assert (status_line({"val/f1": 0.5}), status_line({})) == ("val f1 0.5000", "")
 
 
 def test_resume_continues_and_rounds_may_be_raised(call, fresh):
@@ -294,27 +282,21 @@ def test_partition_writes_what_a_run_would_own(call, fresh):
     assert json.loads((fresh / "runs/digits/mine/partition.json").read_text()) == owners
 
 
-def test_trace_draws_what_a_run_would_see(call, fresh):
+def test_trace_draws_the_rounds_of_a_config(call, fresh):
+    """Those of a run: tests/report/test_trace_rows.py."""
     world = ["participation.name=markov", "participation.p_on=0.3", "participation.p_off=0.4", "link=bernoulli"]
     code, out, err = call("trace", "digits", *SMALL, *world, "-o", "t")
     assert (code, err) == (0, "")
     assert out.startswith("3 rounds, ")
     assert (fresh / "t/participation.png").stat().st_size > 1000
-    call(*RUN, *world, "logging.id=mine")
-    drawn, seen = (fresh / folder / "participation.jsonl" for folder in ("t", "runs/digits/mine"))
-    assert drawn.read_bytes() == seen.read_bytes()
+    assert len(lines_of("t/participation.jsonl")) == 3
 
 
 def test_topology_prints_the_numbers_of_a_graph_and_draws_it(call, fresh):
     code, out, err = call("topology", "graphs", "topology=torus", "algorithm=dsgd", "-o", "t")
     assert (code, err) == (0, "")
     numbers = dict(zip(*(line.split() for line in out.splitlines()[:2]), strict=True))
-    assert {k: numbers[k] for k in ("nodes", "edges", "degree", "diameter")} == {
-        "nodes": "16",
-        "edges": "32",
-        "degree": "4",
-        "diameter": "4",
-    }
+    assert [numbers[k] for k in ("nodes", "edges", "degree", "diameter")] == ["16", "32", "4", "4"]
     assert float(numbers["gap"]) == 0.4  # 1 - (1 + 2 + 2 cos(2 pi / 4)) / 5
     assert Path("t/topology.png").stat().st_size > 10_000
 
@@ -358,18 +340,14 @@ def test_runs_shows_what_is_finished_and_what_is_not(call, fresh):
 
 
 def test_the_printed_config_is_a_config(call):
-    code, out, _ = call("run", "digits", "--print-config", "algorithm.name=focus", "rounds=7")
+    code, out, _ = call(
+        "run", "digits", "algorithm.name=focus", "--print-config", "rounds=7"
+    )  # before and after options
     assert code == 0
     printed = yaml.safe_load(out)
     assert (
         load_config(printed).resolved == printed == load_config("digits", ["algorithm.name=focus", "rounds=7"]).resolved
     )
-
-
-def test_overrides_may_stand_before_and_after_options(call):
-    code, out, _ = call("run", "digits", "seed=3", "--print-config", "rounds=7")
-    assert code == 0
-    assert (yaml.safe_load(out)["seed"], yaml.safe_load(out)["rounds"]) == (3, 7)
 
 
 def test_help_names_the_keys(call):

@@ -1,7 +1,5 @@
 """The command line as a program: exit codes, mistakes in at most two lines, and the installed command."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -41,13 +39,8 @@ USAGE = [
 CONFIGS = [
     (["run", "digitz"], "did you mean digits?"),
     (["run", "digits", "data.name=mnist", "data.init_args.root=nowhere"], "train-images-idx3-ubyte is missing"),
-    (["run", "digits", "data.name=cifar10", "data.init_args.root=nowhere"], "data.init_args.download=true"),
     (["run", "digits", "data.name=cifar100", "data.init_args.root=nowhere"], "data=image_folder reads a copy of"),
     (["run", "digits", "model.class_path=broken.Net"], "importing broken raised"),
-    (
-        ["partition", "digits", "partition.name=classes", "partition.classes=12"],
-        "partition.classes=12, but must be 1..10",
-    ),
     (["partition", "digits", "partition.min_size=100"], "partition.min_size=100, but must be at most 44"),
     (["trace", "digits", "participation.name=uniform", "participation.size=99"], "participation.size=99"),
     (["resume", "runs/nowhere"], "not a run directory"),

@@ -1,7 +1,5 @@
 """Completion in a real bash: commands, configs, keys, names."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 
@@ -47,11 +45,8 @@ def test_commands_configs_keys_and_names_are_completed(completed):
     assert completed("raylfl", "completion", "z") == ["zsh"]
 
 
-def test_zsh_takes_it_through_bashcompinit(capsys):
+def test_zsh_takes_it_through_bashcompinit_and_another_shell_is_refused(capsys):
     assert main(["completion", "zsh"]) == 0
     assert capsys.readouterr().out.startswith("autoload -U +X bashcompinit && bashcompinit\n")
-
-
-def test_another_shell_is_refused(capsys):
     assert main(["completion", "fish"]) == 2
     assert "there are scripts for bash, zsh" in capsys.readouterr().err

@@ -1,7 +1,5 @@
 """The Dockerfile against the repository: what it copies is there, enough for the wheel, and its commands exist."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """`raylfl doctor`: its report on a healthy machine and on each fault."""
 
-from __future__ import annotations
-
 import socket
 import sys
 from importlib import metadata
@@ -64,13 +62,19 @@ def test_data_sets_are_found_below_the_root(examine, monkeypatch, tmp_path):
     assert "fashion_mnist, cifar10, cifar100, cinic10 not found" in line_of(lines, "note", "RAYLFL_DATA")
 
 
-def test_a_cluster_that_does_not_answer_and_a_place_that_cannot_be_written_are_missing(examine, monkeypatch):
+def test_a_cluster_that_does_not_answer_an_empty_address_and_a_place_that_cannot_be_written_are_missing(
+    examine, monkeypatch
+):
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     monkeypatch.setenv("RAYLFL_RUNS", "/proc/runs")
     code, lines = examine()
     assert code == 1
     assert "(nothing listens at this address): unset RAY_ADDRESS" in line_of(lines, "missing", "127.0.0.1:1")
     assert line_of(lines, "missing", "/proc/runs").startswith("missing  runs         /proc/runs cannot be written (")
+    monkeypatch.setenv("RAY_ADDRESS", "")
+    code, lines = examine()
+    assert code == 1
+    assert "RAY_ADDRESS is empty: unset it" in line_of(lines, "missing  ray cluster")
 
 
 def test_the_ports_of_another_ray_are_named_with_the_options_for_a_second_one(examine, monkeypatch):
@@ -87,13 +91,6 @@ def test_the_ports_of_another_ray_are_named_with_the_options_for_a_second_one(ex
     assert (
         f"which runs join with RAY_ADDRESS=127.0.0.1:{ports['port']}; to start another: ray start --head --port" in line
     )
-
-
-def test_an_empty_address_is_named(examine, monkeypatch):
-    monkeypatch.setenv("RAY_ADDRESS", "")
-    code, lines = examine()
-    assert code == 1
-    assert "RAY_ADDRESS is empty: unset it" in line_of(lines, "missing  ray cluster")
 
 
 def test_a_gpu_that_torch_cannot_use_is_named(examine, monkeypatch, tmp_path):

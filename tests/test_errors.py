@@ -18,14 +18,11 @@ def bad_json():
     json.loads("{")  # raised in the standard library
 
 
-def test_the_innermost_line_outside_libraries_is_named():
+def test_the_innermost_line_outside_libraries_is_named_if_there_is_one():
     error = caught(bad_json)
     line = bad_json.__code__.co_firstlineno + 1
     assert own_code(error) == f"test_errors.py:{line}, in bad_json"
     assert traceback_text(error).endswith(f"(char 1) (test_errors.py:{line}, in bad_json)\n")
-
-
-def test_without_code_of_the_user_there_is_no_line():
     assert own_code(KeyError("x")) == ""
     assert traceback_text(KeyError("x")) == "KeyError: 'x'\n"
 

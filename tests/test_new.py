@@ -1,7 +1,5 @@
 """`raylfl new`: its files pass their tests, have the package's style, and never replace a file."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess
@@ -22,11 +20,9 @@ GROUPS = {"algorithm": "algorithms", "partition": "partitions", "link": "links",
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.setenv("RAYLFL_RUNS", str(tmp_path / "runs"))
-    return tmp_path
+def here(fresh):
+    sys.path.insert(0, str(fresh))
+    return fresh
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -109,9 +105,5 @@ def test_the_files_of_jobs_are_those_of_the_repository(here, capsys):
 
 
 def test_names_of_classes_become_names_of_modules():
-    assert [module_of(name) for name in ("FedCM", "TwoSided", "Net2Wide", "MIFA")] == [
-        "fedcm",
-        "two_sided",
-        "net2_wide",
-        "mifa",
-    ]
+    names = {"FedCM": "fedcm", "TwoSided": "two_sided", "Net2Wide": "net2_wide", "MIFA": "mifa"}
+    assert {name: module_of(name) for name in names} == names

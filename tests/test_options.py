@@ -1,7 +1,5 @@
 """Limits of options hold in every class that has the option, also after a redeclaration, and in constructors."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 

@@ -1,13 +1,15 @@
-"""`benchmarks/peers`: all sides have the same workload, the plain loop trains as raylfl does, the page is computed."""
+"""Benchmarks: all sides of peers have one workload, and its page is computed; the libraries of test-matrix."""
 
 import json
+import tomllib
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
-from benchmarks.pages import MEASUREMENTS
+from benchmarks.matrix import ROWS, at_lower_bound, requirements
+from benchmarks.pages import MEASUREMENTS, ROOT
 from benchmarks.peers import command, data
 from benchmarks.peers.definitions import DEFINITIONS
 from benchmarks.peers.job import Job
@@ -86,3 +88,28 @@ def test_a_side_without_its_release_has_a_row_with_the_reason(tmp_path):
 def test_the_page_is_what_the_results_file_says():
     text = page(json.loads(command.RESULTS.read_text()))
     assert text in MEASUREMENTS.read_text()
+
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+@pytest.mark.parametrize(
+    ("requirement", "oldest"),
+    [
+        ("numpy>=2", "numpy==2.0.*"),
+        ("torch>=2.9", "torch==2.9.*"),
+        ("ray[default,tune]>=2.50", "ray[default,tune]==2.50.*"),
+        ("fsspec>=2024.10", "fsspec==2024.10.*"),
+    ],
+)
+def test_a_lower_bound_is_the_oldest_version(requirement, oldest):
+    assert at_lower_bound(requirement) == oldest
+
+
+def test_every_row_has_a_supported_python_and_the_oldest_libraries_at_their_lower_bounds():
+    oldest = requirements(oldest=True)
+    assert {at_lower_bound(line) for line in PROJECT["dependencies"]} <= set(oldest)
+    assert not [line for line in oldest if line.startswith(("torch", "ray", "lightning", "wandb")) and ">=" in line]
+    assert len(oldest) == len(requirements(oldest=False))
+    least = PROJECT["requires-python"].removeprefix(">=")
+    assert min(tuple(map(int, row.python.split("."))) for row in ROWS) == tuple(map(int, least.split(".")))

@@ -1,7 +1,5 @@
 """The built wheel, unpacked: it is complete without the checkout, with its configs."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -60,10 +58,11 @@ def test_the_wheel_holds_every_module_and_every_config_and_nothing_else(unpacked
     assert {name for name in data if (ROOT / "raylfl" / name).is_file()} <= names_below(unpacked / "raylfl", "*")
 
 
-def test_the_wheel_lists_what_there_is(unpacked, tmp_path, capsys):
-    done = program(unpacked, tmp_path / "empty", "list")
-    assert done.returncode == 0, done.stderr
-    assert cli.main(["list"]) in (0, None)
+@pytest.mark.parametrize("argv", [["list"], ["run", "digits", "--print-config"]])
+def test_the_wheel_lists_what_there_is_and_finds_its_configs(argv, unpacked, tmp_path, capsys):
+    done = program(unpacked, tmp_path / "empty", *argv)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert cli.main(argv) in (0, None)
     assert done.stdout == capsys.readouterr().out
 
 
@@ -72,13 +71,6 @@ def test_the_wheel_writes_the_files_of_jobs(unpacked, tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     for path in (ROOT / "jobs").iterdir():
         assert (tmp_path / "empty" / "jobs" / path.name).read_bytes() == path.read_bytes()
-
-
-def test_the_wheel_finds_its_configs(unpacked, tmp_path, capsys):
-    done = program(unpacked, tmp_path / "empty", "run", "digits", "--print-config")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert cli.main(["run", "digits", "--print-config"]) in (0, None)
-    assert done.stdout == capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", [["reproduce", "--list"], ["publish", "sfl/fig1"]])

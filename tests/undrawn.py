@@ -1,7 +1,5 @@
 """A picture that is saved without being drawn, which takes seconds per page."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

@@ -63,7 +63,7 @@ PLACES = [
         "models",
         "data",
         "theory",
-        "docs/test_examples.py",
+        "docs/test_site.py",
         "docs/test_docs.py",
         "test_options.py",
     )

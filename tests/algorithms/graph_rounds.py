@@ -1,7 +1,5 @@
 """Random graphs and rounds for methods without a server, and their states in a simulation of such rounds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

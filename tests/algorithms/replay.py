@@ -1,7 +1,5 @@
 """Runs of the package on the oracles' problems and recorded rounds, with the same numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,11 +39,7 @@ def recorded(rounds: Sequence[oracles.Round], population: Population, rule: Loca
 
 
 def beforehand(
-    weights: np.ndarray,
-    failure: np.ndarray,
-    a_norm: np.ndarray,
-    available: np.ndarray | None = None,
-    size: int = 3,
+    weights: np.ndarray, failure: np.ndarray, a_norm: np.ndarray, available: np.ndarray | None = None, size: int = 3
 ) -> SystemInfo:
     """Conditions of a round with eta_1 = 0.1."""
     n = len(weights)

@@ -1,7 +1,5 @@
 """Every registered algorithm and variant passes every check of the contract, and is documented."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import re
@@ -101,40 +99,9 @@ def test_the_docstring_of_an_algorithm_has_its_traffic(name: str):
 # --- algorithms that violate the contract -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "key", "value"),
-    [
-        ("fedavgm", "beta", 1.0),
-        ("fedavgm", "aggregate", "median"),
-        ("fedprox", "mu", -0.1),
-        ("fedprox", "aggregate", "median"),
-        ("scaffold", "option", 3),
-        ("scaffold", "uplink", "none"),
-        ("scaffold", "divisor", 0.0),
-        ("fedadam", "b1", 1.0),
-        ("fedadam", "b2", 1.0),
-        ("fedyogi", "tau", 0.0),
-        ("fedadagrad", "aggregate", "median"),
-        ("feddyn", "alpha", 0.0),
-        ("fedau", "cutoff", 0),
-        ("mifa", "init", "some"),
-        ("scaffnew", "p", 0.0),
-        ("fedacs", "estimate", "oracle"),
-        ("fedacs", "rate", 1.0),
-        ("fedaware", "alpha", 1.5),
-        ("fedaware", "tol", 0.0),
-        ("fedaware", "warmup", "none"),
-        ("fedaware", "aggregate", "x"),
-        ("fedmgda", "eps", 1.5),
-        ("fedmgda", "tol", 0.0),
-        ("fednova", "normalise", "both"),
-        ("fedvarp", "lost", "found"),
-        ("optimal_sampling", "norms", "old"),
-        ("ssl", "cut", None),
-        ("splitfed", "cut", ""),
-    ],
-)
-def test_an_option_out_of_range_is_refused_by_name(name: str, key: str, value: Any):
+@pytest.mark.parametrize(("name", "key", "value"), [("ssl", "cut", None), ("splitfed", "cut", "")])
+def test_an_option_that_cannot_be_is_refused_by_name(name: str, key: str, value: Any):
+    """Of limits and choices see tests/test_options.py, and docs/algorithms.md, which has them from the code."""
     with pytest.raises(BadValue) as refused:
         ALGORITHMS.get(name).cls(**{key: value})
     assert refused.value.key == key

@@ -1,7 +1,5 @@
 """Each check of the contract refuses an algorithm that breaks it, and accepts those that only look as if they did."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass
 from typing import ClassVar
@@ -227,23 +225,20 @@ def test_states_that_change_after_the_round_are_kept_from_round_to_round():
     assert {client: int(state["rounds"]) for client, state in states.items()} == {0: 2, 1: 2, 2: 1, 3: 2, 4: 2, 5: 2}
 
 
-def test_the_contract_reports_all_violations_at_once():
+def test_the_contract_reports_all_violations_at_once_and_names_methods_that_return_something_else():
     with pytest.raises(ContractBroken, match=r"(?s)an_empty_round_moves.*x.*\n.*rows_do_not_depend.*update"):
         check_contract(Worse())
-
-
-class ReturnsNoModel(FedAvg):
-    def server_step_from_sums(self, server, sums, r):
-        return {"y": server["x"]}, {}
-
-
-def test_the_contract_names_a_method_that_returns_something_else_than_its_interface_says():
     with pytest.raises(ContractBroken) as told:
         check_contract(ReturnsNoModel())
     assert (
         str(told.value).count("ReturnsNoModel.server_step_from_sums returned {x: NoneType}, but must return a state")
         == 1
     )
+
+
+class ReturnsNoModel(FedAvg):
+    def server_step_from_sums(self, server, sums, r):
+        return {"y": server["x"]}, {}
 
 
 def test_every_check_has_an_algorithm_that_it_refuses():

@@ -1,7 +1,5 @@
 """The contract in whole runs: each check can fail, and `pytest --raylfl-contract` tests classes of a user's folder."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

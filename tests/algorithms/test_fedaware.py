@@ -1,25 +1,17 @@
-"""FedAWARE: its invariants, its warm-ups and the two conventions of alpha."""
-
-from __future__ import annotations
+"""FedAWARE, FedMGDA+ and FedAvgM: their server steps, and that only directions count for updates of any scale."""
 
 import numpy as np
 import pytest
 import torch
 
 from raylfl.algorithms import fedaware
+from raylfl.algorithms.fedavgm import FedAvgM
 from raylfl.algorithms.fedaware import FedAWARE
+from raylfl.algorithms.fedmgda import FedMGDA
+from raylfl.algorithms.optimal_sampling import OptimalSampling
 from raylfl.core.population import Population
 from raylfl.testing import recorded_round
-from tests.algorithms.replay import setting, states
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_lengths_and_products_are_those_of_the_momenta_after_every_round(seed):
-    for server in states(FedAWARE(alpha=0.7), *setting(seed)):
-        matrix = server["momenta"].matrix
-        torch.testing.assert_close(server["lengths"], matrix.norm(dim=1), rtol=1e-14, atol=0)
-        members = matrix[server["members"]]
-        torch.testing.assert_close(server["gram"], members @ members.T, rtol=1e-12, atol=1e-13)
+from tests.algorithms.replay import beforehand
 
 
 def play(algorithm: FedAWARE, rounds: list[dict[int, list[float]]], clients: int = 2, dtype=torch.float64):
@@ -32,16 +24,13 @@ def play(algorithm: FedAWARE, rounds: list[dict[int, list[float]]], clients: int
     return server, info
 
 
-def test_two_orthogonal_momenta_weigh_as_their_inverse_squares():
+def test_infos_have_the_weights_of_the_clients_received_so_far():
     """|m| = (1, 2): lambda = (4/5, 1/5), x = -(0.8, 0.4); chi2 = (4/5 / 1/2)^2 + (1/5 / 1/2)^2."""
     server, info = play(FedAWARE(), [{0: [1.0, 0.0], 1: [0.0, 2.0]}])
     np.testing.assert_allclose(server["x"], [-0.8, -0.4], rtol=1e-12)
     chi2 = pytest.approx(1.6**2 + 0.4**2, rel=1e-12)
     assert info == {"active": 2.0, "support": 2.0, "gap": pytest.approx(0.0, abs=1e-12), "chi2": chi2}
-
-
-def test_chi2_has_the_weights_of_the_clients_received_so_far():
-    """Client 2 of four comes first and alone: lambda = 1 on a weight of 1/4; then lambda = (1/5, 4/5) for 0 and 2."""
+    # client 2 of four comes first and alone: lambda = 1 on a weight of 1/4; then lambda = (1/5, 4/5) for 0 and 2
     _, info = play(FedAWARE(), [{2: [1.0, 0.0]}], clients=4)
     assert info["chi2"] == 16.0
     _, info = play(FedAWARE(), [{2: [1.0, 0.0]}, {0: [0.0, 2.0]}], clients=4)
@@ -68,9 +57,13 @@ def test_the_gap_to_stop_at_is_that_of_the_precision_unless_given(monkeypatch, d
     assert asked == [expected]
 
 
-def test_the_first_momentum_is_the_update_to_the_last_bit():
+def test_the_first_momentum_is_the_update_and_opposite_ones_cancel_to_the_precision_of_the_run():
     server, _ = play(FedAWARE(alpha=0.3), [{0: [0.1, 1 / 3]}], dtype=torch.float32)
     assert torch.equal(server["momenta"].matrix, torch.tensor([[0.1, 1 / 3]]))
+    server, _ = play(FedAWARE(), [{0: [0.3, 0.4], 1: [-0.6, -0.8]}])
+    assert float(server["x"].norm()) < 1e-15
+    server, _ = play(FedAWARE(), [{0: [0.3, 0.4], 1: [-0.6, -0.8]}], dtype=torch.float32)
+    assert float(server["x"].norm()) < 1e-6
 
 
 def test_warmup_all_samples_all_clients_in_round_0_only():
@@ -87,8 +80,74 @@ def test_a_momentum_of_zero_is_left_out_and_all_zero_momenta_leave_the_model_alo
     assert info["support"] == 0.0
 
 
-def test_opposite_momenta_cancel_to_the_precision_of_the_run():
-    server, _ = play(FedAWARE(), [{0: [0.3, 0.4], 1: [-0.6, -0.8]}])
-    assert float(server["x"].norm()) < 1e-15
-    server, _ = play(FedAWARE(), [{0: [0.3, 0.4], 1: [-0.6, -0.8]}], dtype=torch.float32)
-    assert float(server["x"].norm()) < 1e-6
+def step(updates: np.ndarray, sizes: np.ndarray | None = None, **options) -> tuple[np.ndarray, dict]:
+    """(x_0 - x_1, info) with gamma = 1, all uploads received."""
+    population = Population.of(np.ones(len(updates)) if sizes is None else sizes, "data_size")
+    r = recorded_round(0, np.arange(len(updates)), population).received_view
+    server = {"x": torch.zeros(updates.shape[1], dtype=torch.float64)}
+    after, info = FedMGDA(**options).server_step(server, {"update": torch.from_numpy(updates)}, r)
+    return -after["x"].numpy(), info
+
+
+def test_a_client_that_did_not_move_is_left_out_and_if_none_moved_the_model_stays():
+    updates = np.array([[3.0, 4.0], [0.0, 0.0], [0.0, 2.0]])
+    v, info = step(updates, np.array([1, 5, 3]), eps=0.0)
+    np.testing.assert_allclose(v, [0.25 * 0.6, 0.25 * 0.8 + 0.75], rtol=1e-12)
+    assert info["support"] == 2.0
+    v, info = step(np.zeros((3, 2)))
+    np.testing.assert_array_equal(v, [0.0, 0.0])
+    assert info["support"] == 0.0
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_server_is_sgd_with_momentum_on_the_mean_update(seed, nesterov):
+    rng = np.random.default_rng(seed)
+    x = torch.from_numpy(rng.normal(size=7))
+    population = Population.of(np.ones(5), "uniform")
+    algorithm = FedAvgM(gamma=0.7, beta=0.9, nesterov=nesterov)
+    server = algorithm.init_server(x, population)
+    want = torch.nn.Parameter(x.clone())
+    optimizer = torch.optim.SGD([want], lr=0.7, momentum=0.9, nesterov=nesterov)
+    for k in range(6):
+        received = np.sort(rng.choice(5, size=rng.integers(1, 6), replace=False))
+        updates = torch.from_numpy(rng.normal(size=(len(received), 7)))
+        server, _ = algorithm.server_step(
+            server, {"update": updates}, recorded_round(k, received, population).received_view
+        )
+        want.grad = updates.mean(0)
+        optimizer.step()
+        torch.testing.assert_close(server["x"], want.detach(), rtol=1e-12, atol=1e-13)
+
+
+COUNT, D = 4, 6
+UPDATES = torch.randn(COUNT, D, generator=torch.Generator().manual_seed(0)) + 0.5
+POPULATION = Population.of(np.ones(COUNT))
+SCALES = [2.0**-90, 2.0**90]
+
+
+def after(algorithm, scale):
+    """The server state after a round of these updates, from x = 0."""
+    r = recorded_round(0, np.arange(COUNT), POPULATION).received_view
+    return algorithm.server_step(algorithm.init_server(torch.zeros(D), POPULATION), {"update": UPDATES * scale}, r)[0]
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("normalize", [False, True])
+def test_fedaware_scales_with_its_updates_or_their_directions(normalize, scale):
+    ours, theirs = (after(FedAWARE(normalize=normalize), factor)["x"] for factor in (scale, 1.0))
+    assert theirs.norm() > 0
+    torch.testing.assert_close(ours / (1.0 if normalize else scale), theirs, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_fedmgda_does_not_change(scale):
+    torch.testing.assert_close(after(FedMGDA(), scale)["x"], after(FedMGDA(), 1.0)["x"], rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_optimal_sampling_has_the_same_probabilities(scale):
+    algorithm = OptimalSampling(norms="stale")
+    c = beforehand(POPULATION.weights, np.zeros(COUNT), np.ones(COUNT))
+    p = algorithm.probabilities(after(algorithm, scale), c)
+    np.testing.assert_allclose(p, UPDATES.norm(dim=1) / UPDATES.norm(dim=1).sum(), rtol=1e-5)

@@ -1,7 +1,5 @@
 """FedNova in both forms: its expected weights, and clients without steps."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -25,14 +23,11 @@ def test_a_client_that_took_no_step_adds_nothing():
     assert float(server["x"]) == -2.0
 
 
-def test_full_participation_is_consistent_whatever_the_local_work():
+def test_weights_are_known_and_consistent_only_where_it_is_certain_who_is_received():
     rng = np.random.default_rng(2)
     w, a = rng.dirichlet(np.ones(5)), rng.integers(1, 9, 5).astype(float)
     expected = FedNova().expected_coefficients(beforehand(w, np.zeros(5), a), np.ones(5), "independent")
     np.testing.assert_allclose(surrogate_weights(expected, a), w, rtol=1e-12)
-
-
-def test_weights_are_known_only_where_it_is_certain_who_is_received():
     w, a, certain = np.full(3, 1 / 3), np.array([1.0, 2.0, 4.0]), np.array([1.0, 0.0, 1.0])
     found = FedNova().expected_coefficients(beforehand(w, np.zeros(3), a), certain, "independent")
     np.testing.assert_allclose(found, w * certain / a)

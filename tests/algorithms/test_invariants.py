@@ -1,7 +1,5 @@
 """Invariants after every round, for any cohort and any lost uploads, on random problems."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -16,13 +14,7 @@ from torch import Tensor
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.adaptive import FedAdam, FedYogi
 from raylfl.algorithms.aggregation import RULES
-from raylfl.algorithms.centralized import LocalOnly
-from raylfl.algorithms.fedau import FedAU
 from raylfl.algorithms.fedaware import FedAWARE
-from raylfl.algorithms.fedawe import FedAWE
-from raylfl.algorithms.feddyn import FedDyn
-from raylfl.algorithms.focus import Focus
-from raylfl.algorithms.mifa import MIFA, FedVARP
 from raylfl.algorithms.scaffnew import Scaffnew
 from raylfl.algorithms.scaffold import Scaffold
 from raylfl.core.algorithm import Algorithm, ServerState, State
@@ -32,7 +24,6 @@ from tests.algorithms.worlds import D, RunContext, world
 from tests.shares import also
 
 worlds = st.integers(0, 10**6).map(lambda seed: world(seed, count=10))
-full_worlds = st.integers(0, 10**6).map(lambda seed: world(seed, count=10, full=True, steps=3))
 after_every_round = settings(max_examples=15, deadline=None)
 
 
@@ -48,20 +39,6 @@ def played(algorithm: Algorithm, here: RunContext) -> Iterator[tuple[Round, Serv
 
 def equal(ours: Tensor, theirs: Tensor) -> None:
     torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11)
-
-
-@after_every_round
-@given(worlds)
-def test_focus_tracks_the_sum_of_the_stored_gradients(here: RunContext):
-    for _, server, own in played(Focus(), here):
-        equal(server["y"], own["g_prev"].sum(0))
-
-
-@after_every_round
-@given(worlds, st.sampled_from([1, 2]))
-def test_scaffold_s_variate_is_the_mean_of_the_clients(here: RunContext, option: int):
-    for _, server, own in played(Scaffold(option=option), here):
-        equal(server["c"], own["variate"].mean(0))
 
 
 @after_every_round
@@ -85,92 +62,6 @@ def test_divided_by_the_received_scaffold_converges_to_a_point_that_depends_on_t
     x = here.models(Scaffold(variates=variates, variate_divisor="received"))[-1]
     gradient = torch.stack([here.gradient(i, x, 0, -1) for i in range(6)]).mean(0)
     torch.testing.assert_close(gradient, (0 if exact else 2 / 3) * x0, rtol=1e-8, atol=1e-8)
-
-
-@after_every_round
-@given(worlds)
-def test_scaffold_s_client_variate_is_the_mean_of_its_gradients(here: RunContext):
-    """Option 2 has the gradients of the local steps (plain ones in round 0), option 1 the full gradient at x."""
-    first = RunContext(here.population, here.rounds[:1], here.noise, here.seed)
-    x0 = torch.linspace(-1, 2, D, dtype=torch.float64)
-    (r, _, own), (_, _, full) = (next(played(Scaffold(option=option), first)) for option in (2, 1))
-    for i, steps in zip(r.received_view.cohort, r.received_view.steps, strict=True):
-        x, met = x0.clone(), []
-        for t in range(steps):
-            met.append(here.gradient(int(i), x, r.index, t))
-            x = x - r.lr * met[-1]
-        equal(own["variate"][i], torch.stack(met).mean(0))
-        equal(full["variate"][i], here.gradient(int(i), x0, r.index, -1))
-
-
-@after_every_round
-@given(worlds)
-def test_feddyn_s_h_is_the_mean_of_the_clients(here: RunContext):
-    for _, server, own in played(FedDyn(alpha=0.3), here):
-        equal(server["h"], own["h"].mean(0))
-
-
-@after_every_round
-@given(full_worlds, st.sampled_from([None, 0.3]))
-def test_scaffnew_s_variates_cancel_under_full_participation(here: RunContext, p: float | None):
-    for _, _, own in played(Scaffnew(p=p), here):
-        equal(own["h"].sum(0), torch.zeros(D, dtype=torch.float64))
-
-
-@after_every_round
-@given(worlds)
-def test_the_running_sums_of_memories_are_their_sums(here: RunContext):
-    for _, server, _ in played(MIFA(), here):
-        equal(server["total"], server["memory"].matrix.sum(0))
-    for _, server, _ in played(FedVARP(), here):
-        equal(server["mean"], server["memory"].matrix.sum(0) / here.population.count)
-
-
-@after_every_round
-@given(worlds)
-def test_a_memory_is_the_last_update_received(here: RunContext):
-    """The memory of MIFA holds each client's update of its newest round, computed as in FedAvg."""
-    before, kept = torch.linspace(-1, 2, D, dtype=torch.float64), {}
-    for r, server, _ in played(MIFA(), here):
-        for i, steps in zip(r.received_view.cohort, r.received_view.steps, strict=True):
-            x = before.clone()
-            for t in range(steps):
-                x = x - r.lr * here.gradient(int(i), x, r.index, t)
-            kept[int(i)] = before - x
-        assert server["memory"].clients == list(kept)
-        if kept:
-            equal(server["memory"].matrix, torch.stack(list(kept.values())))
-        before = server["x"]
-
-
-@after_every_round
-@given(worlds, st.integers(1, 4))
-def test_fedau_s_intervals_fill_the_time(here: RunContext, cutoff: int):
-    """Finished intervals (their mean times their number) and the open one add up to the rounds so far."""
-    for r, server, _ in played(FedAU(cutoff=cutoff), here):
-        finished = server["weight"] * server["intervals"]
-        equal(finished + server["waited"], torch.full_like(finished, r.index + 1.0))
-        assert (server["waited"] < cutoff).all()
-        assert (server["waited"][r.received_view.cohort] == 0).all()
-        assert ((server["weight"] >= 1) & (server["weight"] <= cutoff)).all()
-
-
-@after_every_round
-@given(worlds)
-def test_fedawe_hands_its_model_to_the_received_clients_only(here: RunContext):
-    models = torch.linspace(-1, 2, D, dtype=torch.float64).repeat(here.population.count, 1)
-    taken = torch.full((here.population.count,), -1)
-    for r, server, own in played(FedAWE(), here):
-        models[r.received_view.cohort], taken[r.received_view.cohort] = server["x"], r.index
-        assert torch.equal(own["x"], models)
-        assert torch.equal(server["tau"], taken)
-
-
-@after_every_round
-@given(worlds)
-def test_local_training_reports_the_weighted_mean_of_the_clients_models(here: RunContext):
-    for _, server, own in played(LocalOnly(), here):
-        equal(server["x"], torch.from_numpy(here.population.weights) @ own["x"])
 
 
 @after_every_round

@@ -4,8 +4,6 @@ tests/oracles is dense float64 numpy read from papers and specification; it shar
 State that papers do not list (weights that are solved for in every round) is left out of both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any

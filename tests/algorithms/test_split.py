@@ -1,7 +1,5 @@
 """Split learning: traffic at the cut, parameters before it, and cuts that do not separate the model."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -28,12 +26,7 @@ class LeNet(Trained):
     def __init__(self) -> None:
         super().__init__()
         self.conv1, self.conv2 = nn.Conv2d(1, 3, 3), nn.Conv2d(3, 4, 3)
-        self.pool, self.fc1, self.drop, self.fc2 = (
-            nn.MaxPool2d(2),
-            nn.Linear(16, 9),
-            nn.Dropout(0.3),
-            nn.Linear(9, 5),
-        )
+        self.pool, self.fc1, self.drop, self.fc2 = (nn.MaxPool2d(2), nn.Linear(16, 9), nn.Dropout(0.3), nn.Linear(9, 5))
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu(self.conv2(F.relu(self.conv1(x))))

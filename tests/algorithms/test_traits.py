@@ -1,7 +1,5 @@
 """Traits of methods against their papers: they decide which options apply, which warn, and what is measured."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

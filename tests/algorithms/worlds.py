@@ -1,7 +1,5 @@
 """Random problems and rounds for property tests: small, with any kind of participation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

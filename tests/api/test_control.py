@@ -1,10 +1,9 @@
-"""Callbacks: their arguments, and early stopping at the exact round on every backend."""
-
-from __future__ import annotations
+"""Callbacks and early stopping; several runs in threads; a run as a trial of a user's own Tuner."""
 
 import json
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ import torch
 import raylfl
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.config.load import load_config
+from raylfl.errors import BadConfig
 from raylfl.runtime.ray import cluster
 from tests.runtime.tiny import ONE_BY_ONE as TINY
 
@@ -155,3 +155,27 @@ def test_a_result_at_the_end_of_a_notebooks_cell_is_one_line(tmp_path):
     rows = [{"round": 0, "train/loss": 2.0, "test/loss": 0.5}, {"round": 1, "train/loss": 1.0}]
     result = raylfl.Result(rows, torch.zeros(9), tmp_path, config)
     assert repr(result) == f"Result(fedavg, 2 rounds: train 1.0000  test 0.5000, run_dir={str(tmp_path)!r})"
+
+
+@pytest.fixture
+def tune(monkeypatch):
+    """Stand-ins for the two functions of Ray Tune that a trial calls."""
+    from ray import tune
+
+    reported = []
+    monkeypatch.setattr(tune, "report", lambda row: reported.append(row))
+    monkeypatch.setattr(tune, "get_context", lambda: SimpleNamespace(get_trial_id=lambda: "t1"))
+    return reported
+
+
+def test_a_trial_is_the_run_with_the_values_and_reports_every_round(tune, runs, tmp_path):
+    raylfl.trainable(TINY, runs)({"local.lr": 0.2, "participation": {"name": "uniform", "size": 2}})
+    twin = raylfl.run(TINY, [*runs, "local.lr=0.2", "participation.size=2"])
+    assert [row["train/loss"] for row in tune] == [row["train/loss"] for row in twin.metrics]
+    assert tune[-1]["run_dir"] == str(tmp_path / "runs" / "tiny" / "t1")
+    assert torch.equal(raylfl.load(tune[-1]["run_dir"]).params, twin.params)
+
+
+def test_mistakes_come_when_the_function_is_made(runs):
+    with pytest.raises(BadConfig, match="did you mean rounds"):
+        raylfl.trainable(TINY, [*runs, "round=3"])

@@ -1,7 +1,5 @@
 """Runs on disk as objects and tables: against the files themselves, and against torch by hand."""
 
-from __future__ import annotations
-
 import json
 import sys
 
@@ -80,13 +78,10 @@ def test_accuracies_of_clients_are_those_of_the_final_model_on_their_data(tmp_pa
     assert np.mean(last) == pytest.approx(done.metrics[-1]["clients/accuracy_mean"])
 
 
-def test_predictions_are_those_of_the_module_on_the_test_set(done):
+def test_predictions_are_those_of_the_module_on_the_test_set_if_it_says_how(done, runs):
     with torch.no_grad():
         want = done.module.eval()(Points().x[::3])
     torch.testing.assert_close(raylfl.load(done.run_dir, ["eval.batch_size=7"]).predict(), want)
-
-
-def test_a_module_that_does_not_say_how_it_predicts_is_refused(runs):
     result = raylfl.run(TINY, [*runs, "rounds=1"])
     with pytest.raises(raylfl.BadConfig, match="neither forward nor predict_step"):
         raylfl.load(result.run_dir).predict()
@@ -130,15 +125,12 @@ def test_runs_are_a_table_with_config_and_summary(runs, tmp_path):
         assert row["final/train/loss"] == result.metrics[-1]["train/loss"]
 
 
-def test_without_pandas_the_extra_is_named_and_the_rest_works(done, monkeypatch):
+def test_without_pandas_the_extra_is_named_and_tab_completion_has_the_whole_interface(done, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     run = raylfl.load(done.run_dir)
     assert len(run.rows) == 6
     with pytest.raises(MissingExtra, match=r"pip install 'ray\[default,tune\]>=2.50'"):
         _ = run.metrics
-
-
-def test_tab_completion_has_the_whole_interface():
     names = {"Callback", "StopRun", "compare", "diff", "evaluate", "load", "resume", "run", "runs"}
     assert names | {"trainable", "Run", "Result", "Progress", "BadConfig"} <= set(dir(raylfl))
     assert all(getattr(raylfl, name) is not None for name in raylfl.__all__)
@@ -162,13 +154,6 @@ def test_tables_of_a_run_need_none_of_its_objects(tmp_path):
             getattr(run, part)
     with pytest.raises(raylfl.BadConfig, match=r"unknown key local\.lrr"):
         _ = raylfl.load(done.run_dir, ["local.lrr=1"], model=raylfl.Callback, data=raylfl.Callback).config
-
-
-def test_a_result_prints_its_newest_metrics(done):
-    text = repr(done)
-    last = done.metrics[-1]
-    assert text.startswith(f"Result(fedavg, 6 rounds: train {last['train/loss']:.4f}  test {last['test/loss']:.4f}")
-    assert text.endswith(f"run_dir={str(done.run_dir)!r})")
 
 
 def test_a_plot_has_the_recorded_values_of_runs_results_and_directories(done, tmp_path, request):

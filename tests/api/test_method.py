@@ -1,7 +1,5 @@
 """`raylfl.method`: any method on arrays, against `simulate` and closed forms."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

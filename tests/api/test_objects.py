@@ -1,7 +1,5 @@
 """Objects from Python: runs have the bits of the equivalent config, also on workers, and can be resumed."""
 
-from __future__ import annotations
-
 import functools
 import os
 import subprocess
@@ -120,22 +118,20 @@ def test_an_instance_is_the_initial_model_and_is_not_changed(runs):
     assert torch.equal(torch.nn.utils.parameters_to_vector(net.parameters()).detach(), before)
 
 
-def test_an_instance_of_data_is_the_data(runs):
-    assert torch.equal(raylfl.run(TINY, runs, data=Points()).params, raylfl.run(TINY, runs).params)
-
-
 def test_two_instances_of_one_class_are_two_settings(runs):
     one, other = (saved(raylfl.run(TINY, [*runs, "rounds=0"], data=Points(spoilt=s))) for s in (None, 59))
     assert one["data"] != other["data"]
 
 
-def test_overrides_change_the_options_of_objects(runs):
+def test_overrides_change_the_options_of_objects_but_not_of_an_instance(runs):
     result = raylfl.run(
         TINY, [*runs, "algorithm.mu=0.3", "model.init_args.width=5"], model=local_class(), algorithm=Slow(mu=0.1)
     )
     assert saved(result)["algorithm"]["mu"] == 0.3
     assert saved(result)["model"]["init_args"] == {"width": 5}
     assert result.module.body[0].out_features == 5
+    with pytest.raises(BadConfig, match=r"model.init_args=.* left out: model is made already"):
+        raylfl.run(TINY, [*runs, "model.init_args.width=3"], model=Net())
 
 
 def test_options_of_the_config_reach_a_class_given_as_an_object(runs):
@@ -156,23 +152,12 @@ def test_options_of_the_config_reach_a_class_given_as_an_object(runs):
     assert saved(named)["algorithm"]["mu"] == Slow().mu  # these options belonged to another class
 
 
-def test_algorithms_are_compared_by_name_class_and_instance(runs):
-    results = raylfl.compare(TINY, runs, ["fedavg", Slow, FedProx(mu=0.5)], model=local_class())
-    assert [saved(r)["algorithm"]["name"] for r in results] == ["fedavg", "Slow", "fedprox"]
-    alone = raylfl.run(TINY, [*runs, "algorithm={name: fedprox, mu: 0.5}"])
-    assert torch.equal(results[2].params, alone.params)
-
-
-def test_a_comparison_over_seeds_has_the_runs_of_each_seed(runs):
-    results = raylfl.compare(TINY, runs, ["fedavg", FedProx(mu=0.5)], seeds=[4, 7], model=local_class())
-    assert [(saved(r)["algorithm"]["name"], saved(r)["seed"]) for r in results] == [
-        ("fedavg", 4),
-        ("fedprox", 4),
-        ("fedavg", 7),
-        ("fedprox", 7),
-    ]
+def test_algorithms_by_name_class_and_instance_are_compared_over_seeds(runs):
+    results = raylfl.compare(TINY, runs, ["fedavg", Slow, FedProx(mu=0.5)], seeds=[4, 7], model=local_class())
+    named = [(saved(r)["algorithm"]["name"], saved(r)["seed"]) for r in results]
+    assert named == [(name, seed) for seed in (4, 7) for name in ("fedavg", "Slow", "fedprox")]
     alone = raylfl.run(TINY, [*runs, "algorithm={name: fedprox, mu: 0.5}", "seed=7"], model=local_class())
-    assert torch.equal(results[3].params, alone.params)
+    assert torch.equal(results[5].params, alone.params)
 
 
 # -- resuming --------------------------------------------------------------------------------------------------
@@ -193,16 +178,10 @@ def test_a_run_that_its_config_cannot_resume_prints_one_line(begun):
     assert said.strip().removeprefix("raylfl: ") in (result.run_dir / "log.txt").read_text()
 
 
-def test_saved_objects_resume_a_run_on_trust_only(begun, runs):
+def test_the_command_line_resumes_it_with_trust_and_names_the_remedy_without(begun, runs, capsys):
     folder = begun[0].run_dir
     with pytest.raises(BadConfig, match=r"trust=True.* or from Python raylfl.resume\(.*model=..., data=...\)"):
         raylfl.resume(folder, ["rounds=6"])
-    resumed = raylfl.resume(folder, ["rounds=6"], trust=True)
-    assert torch.equal(resumed.params, raylfl.run(TINY, runs).params)
-
-
-def test_the_command_line_resumes_it_with_trust_and_names_the_remedy_without(begun, runs, capsys):
-    folder = begun[0].run_dir
     assert main(["resume", str(folder), "rounds=6"]) == 2
     (said,) = capsys.readouterr().err.splitlines()
     assert "local_class.<locals>.Own, tests.runtime.tiny.Points@" in said
@@ -269,11 +248,6 @@ def test_what_cannot_be_pickled_is_named_and_the_run_goes_on(runs, capsys):
 def test_mistakes_are_refused_before_the_run(runs, objects, words):
     with pytest.raises(BadConfig, match=words):
         raylfl.run(TINY, runs, **objects)
-
-
-def test_an_instance_takes_no_further_arguments(runs):
-    with pytest.raises(BadConfig, match=r"model.init_args=.* left out: model is made already"):
-        raylfl.run(TINY, [*runs, "model.init_args.width=3"], model=Net())
 
 
 # -- a script's own classes on workers -------------------------------------------------------------------------------

@@ -1,11 +1,8 @@
 """Settings mean the same on a command line, in any order and nesting, as in yaml."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -85,40 +82,6 @@ def test_any_order_and_nesting_of_a_command_line_means_the_same_as_yaml(base, sa
         assert compose({"base": base or [], **settings}) == compose(base, items)
 
 
-PAIRS = [
-    (["data=mnist", "data.init_args.root=here"], {"data": {"name": "mnist", "init_args": {"root": "here"}}}),
-    (["partition=exdir", "partition.classes=5"], {"partition": {"name": "exdir", "classes": 5}}),
-    (["participation=uniform", "participation.size=5"], {"participation": {"name": "uniform", "size": 5}}),
-    (["link=bernoulli", "link.q=0.1"], {"link": {"name": "bernoulli", "q": 0.1}}),
-    (["algorithm=fedprox", "algorithm.mu=0.1"], {"algorithm": {"name": "fedprox", "mu": 0.1}}),
-    (["model=lenet5", "model.init_args.padding=2"], {"model": {"name": "lenet5", "init_args": {"padding": 2}}}),
-    (
-        ["local.lr_schedule=sqrt", "local.lr_schedule.period=10"],
-        {"local": {"lr_schedule": {"name": "sqrt", "period": 10}}},
-    ),
-    (
-        ["participation=uniform", "participation.size=3", "participation.availability=bernoulli"],
-        {"participation": {"name": "uniform", "size": 3, "availability": {"name": "bernoulli"}}},
-    ),
-    (
-        [
-            "participation=uniform",
-            "participation.size=3",
-            "participation.availability=markov",
-            "participation.availability.p_on=0.3",
-            "participation.availability.p_off=0.3",
-        ],
-        {
-            "participation": {
-                "name": "uniform",
-                "size": 3,
-                "availability": {"name": "markov", "p_on": 0.3, "p_off": 0.3},
-            }
-        },
-    ),
-]
-
-
 def test_short_names_below_do_not_hide_from_the_layers_above(tmp_path):
     (tmp_path / "low.yaml").write_text("local: {lr_schedule: sqrt}\nalgorithm: {gamma: 0.5}\n")
     config = load_config(tmp_path / "low.yaml", ["local.lr_schedule.period=10", "algorithm=fedavg"])
@@ -150,7 +113,6 @@ def test_a_sweeps_own_groups_take_a_name_and_options_in_any_order():
     [
         (["local.steps={uniform:", "[1,", "5]}"], "quote arguments"),
         (["local.steps={uniform: [1, 5"], "quote arguments"),
-        (["rounds"], "key=value"),
         (["logging.loggers=[csv,", "wandb]"], "quote arguments"),
     ],
 )
@@ -158,12 +120,3 @@ def test_missing_quotes_are_named(items, remedy):
     with pytest.raises(BadConfig) as caught:
         load_config("digits", items)
     assert remedy in str(caught.value)
-
-
-def test_numbers_and_lists_have_several_spellings():
-    config = load_config(
-        "digits", ["rounds=1e2", "local.lr=1e-3", "logging.loggers=wandb", "local.steps={uniform:[1,5]}"]
-    )
-    assert (config.top.rounds, config.local.lr, config.logging.loggers) == (100, 1e-3, ["wandb"])
-    assert config.local.steps == {"uniform": [1, 5]}
-    assert yaml.safe_load(yaml.safe_dump(config.resolved)) == config.resolved

@@ -1,7 +1,5 @@
 """The expansion of interpolations is bounded, whatever form they have; usual ones are not affected."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -3,8 +3,6 @@
 RAYLFL_FUZZ=50 tries fifty times as many.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

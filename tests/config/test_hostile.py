@@ -1,7 +1,5 @@
 """Damaged and hostile input ends in one message, soon."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """The identity of a run, for resuming, pooling and caching, key by key."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -82,11 +80,16 @@ def test_a_key_counts_where_results_depend_on_it(key, counts, resolved):
     assert {purpose for purpose in LEFT_OUT if key in flatten(identity(resolved, of=purpose))} == counts
 
 
-def test_every_key_that_is_left_out_is_one_of_the_config(resolved):
+def test_every_key_that_is_left_out_is_one_of_the_config_and_those_of_runtime_are_free_or_change_bits(resolved):
     known = {*flatten(resolved), *(key.partition(".")[0] for key in flatten(resolved))}
     assert {place for places in LEFT_OUT.values() for place in places} <= known
     assert set(RUNTIME_FREE) <= {field.name for field in dataclasses.fields(RuntimeConfig)}
     assert {"name", "seed", "rounds"} <= {field.name for field in dataclasses.fields(TopConfig)}
+    bits = {"placement", "processes_per_worker", "threads", "precision", "micro_cohort", "vectorize", "graphs"}
+    bits |= {"compile", "layout"}
+    names = {field.name for field in dataclasses.fields(RuntimeConfig)}
+    assert names == {*RUNTIME_FREE, *bits}
+    assert not bits & set(RUNTIME_FREE)
 
 
 def test_a_group_with_nothing_left_is_left_out_and_an_empty_one_stays():
@@ -96,20 +99,3 @@ def test_a_group_with_nothing_left_is_left_out_and_an_empty_one_stays():
         "runtime": {"threads": 1},
         "seed": 1,
     }
-
-
-def test_each_key_of_runtime_either_changes_bits_or_is_free():
-    bits = {
-        "placement",
-        "processes_per_worker",
-        "threads",
-        "precision",
-        "micro_cohort",
-        "vectorize",
-        "graphs",
-        "compile",
-        "layout",
-    }
-    names = {field.name for field in dataclasses.fields(RuntimeConfig)}
-    assert names == {*RUNTIME_FREE, *bits}
-    assert not bits & set(RUNTIME_FREE)

@@ -1,7 +1,5 @@
 """The JSON schemas of configs and of sweep files accept valid ones and refuse others."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

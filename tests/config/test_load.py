@@ -1,16 +1,17 @@
-"""Configs: composition, short names, refusals with the nearest key."""
-
-from __future__ import annotations
+"""Configs: composition, short names, refusals with the nearest key; odd names, numbers and URLs."""
 
 import pytest
 import yaml
 
+from raylfl.cli import main
 from raylfl.config.components import build, changed_option
 from raylfl.config.find import conf_roots, find_config
 from raylfl.config.load import compose, load_config
 from raylfl.config.registries import REGISTRIES
 from raylfl.config.schema import NAMED_GROUPS
+from raylfl.config.text import dump, parse
 from raylfl.errors import BadConfig
+from raylfl.heterogeneity.participation.weighted import Weighted
 
 EDGES = ("edges.txt", "0 1  # an edge\n1 2\n")
 GRAPH = ("topology.jsonl", '{"round": 0, "directed": false, "edges": [[0, 1], [1, 0]], "arrives": [true, false]}\n')
@@ -48,28 +49,17 @@ def test_a_base_of_the_dotlist_lies_between_the_file_and_the_rest_of_the_dotlist
         load_config({}, ["base=3"])
 
 
-def test_a_new_name_replaces_its_group():
+def test_later_names_and_lists_replace_and_interpolations_resolve():
     base = {"algorithm": {"name": "fedavg", "aggregate": "weighted", "gamma": 0.5}}
     assert load_config(base, ["algorithm.gamma=2"]).algorithm.aggregate == "weighted"
     assert load_config(base, ["algorithm.name=focus"]).algorithm.gamma is None
     assert load_config(base, ["algorithm=sfl"]).resolved["algorithm"] == {"name": "sfl", "gamma": 1.0}
     assert load_config({"model": "lenet5"}).model.name == "lenet5"
-
-
-def test_interpolation_and_lists_follow_omegaconf():
     config = load_config(
         {"seed": 3, "rounds": "${seed}", "logging": {"loggers": ["csv"]}}, ["logging.loggers=[tensorboard]"]
     )
     assert config.top.rounds == 3
     assert config.logging.loggers == ["tensorboard"]
-
-
-def test_the_resolved_config_is_complete_and_resolves_to_itself():
-    config = load_config("digits", ["eval.global=true"])
-    again = load_config(config.resolved)
-    assert again.resolved == config.resolved
-    assert config.resolved["eval"]["global"] is True
-    assert config.resolved["algorithm"]["gamma"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -95,6 +85,25 @@ def test_the_resolved_config_is_complete_and_resolves_to_itself():
         (["local=3"], "local=3, but must be a group of keys"),
         (["logging.loggers=[mlflow]"], "logging.loggers=mlflow"),
         (["model.class_path=a.B", "model.name=mlp"], "either a short name or a class_path"),
+        (["algorithm=fedavgm", "algorithm.beta=1.0"], "algorithm.beta=1.0, but must be in [0, 1), the server momentum"),
+        (["algorithm=fedavgm", "algorithm.beta=x"], "algorithm.beta=x, but must be a number in [0, 1), the server"),
+        (["algorithm.name=scaffnew", "algorithm.p=0"], "algorithm.p=0, but must be in (0, 1], or null"),
+        (["algorithm.name=fedprox", "algorithm.mu=.nan"], "algorithm.mu=nan, but must be"),
+        (["local.lr=.inf"], "local.lr=inf, but must be"),
+        (["rounds=true"], "rounds=True, but must be a whole number"),
+        (["num_clients=0"], "num_clients=0, but must be >= 1, the number of clients N, or null"),
+        (["local.lr_schedule.decay=0"], "local.lr_schedule.decay=0, but must be in (0, 1]"),
+        (
+            ["runtime.client_timeout=0"],
+            "client_timeout=0, but must be > 0, the time limit of a worker in seconds, or null",
+        ),
+        (
+            ["logging.dir=s33://bucket/runs"],
+            "logging.dir=s33://bucket/runs, but must be a folder, or a URL such as s3:",
+        ),
+        (["logging.dir=s3://b/../runs"], "logging.dir=s3://b/../runs, but must be a folder, or a URL such as s3://"),
+        (["logging.dir=dir::file:///tmp/runs"], "logging.dir=dir::file:///tmp/runs, but must be a folder, or a URL"),
+        (["logging.dir=sftp://me:secret@h/runs"], "logging.dir=sftp://..., but must be a URL without a password"),
     ],
 )
 def test_mistakes_are_named_with_key_value_and_remedy(overrides, message):
@@ -154,48 +163,6 @@ def test_names_are_found_from_any_directory(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (
-            ["algorithm.name=fedavgm", "algorithm.beta=1.0"],
-            "algorithm.beta=1.0, but must be in [0, 1), the server momentum",
-        ),
-        (
-            ["algorithm.name=fedavgm", "algorithm.beta=x"],
-            "algorithm.beta=x, but must be a number in [0, 1), the server",
-        ),
-        (["algorithm.name=scaffnew", "algorithm.p=0"], "algorithm.p=0, but must be in (0, 1], or null"),
-        (
-            ["algorithm.name=fedau", "algorithm.cutoff=0"],
-            "algorithm.cutoff=0, but must be >= 1, the rounds after which an interval ends without a participation",
-        ),
-        (["algorithm.name=fednova", "algorithm.normalise=all"], "must be one of received, sent"),
-        (["algorithm.name=fedprox", "algorithm.mu=.nan"], "algorithm.mu=nan, but must be"),
-        (["local.lr=.inf"], "local.lr=inf, but must be"),
-        (["rounds=true"], "rounds=True, but must be a whole number"),
-        (["num_clients=0"], "num_clients=0, but must be >= 1, the number of clients N, or null"),
-        (["local.momentum=1"], "local.momentum=1, but must be in [0, 1)"),
-        (["local.lr_schedule.decay=0"], "local.lr_schedule.decay=0, but must be in (0, 1]"),
-        (
-            ["runtime.client_timeout=0"],
-            "runtime.client_timeout=0, but must be > 0, the time limit of a worker in seconds, or null",
-        ),
-        (
-            ["logging.dir=s33://bucket/runs"],
-            "logging.dir=s33://bucket/runs, but must be a folder, or a URL such as s3://",
-        ),
-        (["logging.dir=s3://b/../runs"], "logging.dir=s3://b/../runs, but must be a folder, or a URL such as s3://"),
-        (["logging.dir=dir::file:///tmp/runs"], "logging.dir=dir::file:///tmp/runs, but must be a folder, or a URL"),
-        (["logging.dir=sftp://me:secret@h/runs"], "logging.dir=sftp://..., but must be a URL without a password"),
-    ],
-)
-def test_limits_are_stated_in_words(overrides, message):
-    with pytest.raises(BadConfig) as caught:
-        load_config("digits", overrides)
-    assert message in str(caught.value)
-
-
-@pytest.mark.parametrize(
     ("base", "overrides", "steps", "epochs"),
     [
         ({"steps": 7}, ["local.epochs=2"], None, 2),
@@ -229,3 +196,59 @@ def test_no_shipped_component_changes_its_options_when_it_is_made(group):
         except BadConfig:  # needs an option, such as a file
             continue
         assert changed_option(component) is None, name
+
+
+ODD = ["a\ud800", "a\x1b[31m", "a\u202eb", "a\x7f", "a\u200bb", "a\tb", "a\x85b", "\u2028", "a\x00", "x" * 201]
+
+
+@pytest.mark.parametrize("name", ODD, ids=ascii)
+@pytest.mark.parametrize("key", ["name", "logging.id"])
+def test_names_that_a_terminal_would_not_show_are_refused(name, key, capsys):
+    with pytest.raises(BadConfig, match="the name of one folder: printable") as error:
+        load_config({"name": name} if key == "name" else {"logging": {"id": name}})
+    assert str(error.value).isascii()
+
+
+@pytest.mark.parametrize("name", ["Größe 2", "实验", "a-b_c.d", "x" * 200])
+def test_names_in_any_language_are_names(name):
+    assert load_config({"name": name}).top.name == name
+
+
+@pytest.mark.parametrize("query", ["secret=abc", "token=abc", "X-Amz-Signature=1", "a"])
+def test_a_url_with_a_query_is_refused_and_not_shown(query):
+    with pytest.raises(BadConfig, match=r"must be a URL without a password and without \?") as error:
+        load_config({"logging": {"dir": f"s3://bucket/runs?{query}"}})
+    assert query not in str(error.value).replace("a URL without a password", "") or query == "a"
+
+
+NUMBERS = {"7": 7, "-7": -7, "+7": 7, "0": 0, "1_000": 1000, "0x1f": 31, "0b11": 3, "1e3": 1000.0, "1.5": 1.5}
+TEXTS = ["1:2:3", "1:30", "-1:30", "1:30.5", "08:15", "1_0:00", "017", "-007", "08"]
+
+
+def test_numbers_with_colons_or_leading_zeros_are_texts_which_a_seed_refuses(capsys):
+    assert {text: parse(text) for text in NUMBERS} == NUMBERS
+    assert [parse(text) for text in TEXTS] == TEXTS
+    config = load_config("digits", ["rounds=010", "logging.id=007"])
+    assert (config.top.rounds, config.logging.id) == (10, "007")
+    assert main(["run", "digits", "seed=1:2:3"]) == 2
+    assert "seed=1:2:3, but must be a whole number" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", ["1e3", "1.50"])
+def test_a_name_that_yaml_reads_as_a_fraction_is_refused_without_quotes(number):
+    with pytest.raises(BadConfig, match="must be a string or null, in quotes if it looks like a number"):
+        load_config("digits", [f"logging.id={number}"])
+    assert load_config("digits", [f"logging.id='{number}'"]).logging.id == number
+
+
+@pytest.mark.parametrize("text", [*NUMBERS, *TEXTS, "12e4567", "+1e3", "1.e3", "1_0e3", "2001-01-01", "yes", ".nan"])
+def test_saved_texts_are_read_back_as_texts(text):
+    assert parse(dump({"a": text})) == {"a": text}
+    assert "'" not in dump({"a": parse(text)}) or isinstance(parse(text), str)
+
+
+@pytest.mark.parametrize("weights", [[1e308] * 4, [0.0] * 4, [1.7e308, 1e308]])
+def test_weights_without_a_finite_positive_sum_are_refused(weights):
+    with pytest.raises(BadConfig, match="above 0 for at least one client, with a finite sum"):
+        Weighted(size=2, weights=weights)
+    assert Weighted(size=2, weights=[1e308, 0.0]).weights == [1e308, 0.0]

@@ -1,7 +1,5 @@
 """Samples that are read by index: for the round's clients alone, from arrays larger than memory, or from nodes."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import subprocess
@@ -285,10 +283,7 @@ def test_workers_are_on_the_nodes_of_their_clients(apart, tmp_path):
 
 def test_data_that_live_apart_are_neither_shared_nor_mixed(apart, tmp_path):
     for overrides, words in (
-        (
-            ["runtime.placement=shared"],
-            "placement=shared, but the clients' data are on certain nodes only",
-        ),
+        (["runtime.placement=shared"], "placement=shared, but the clients' data are on certain nodes only"),
         (["algorithm.name=centralized"], "a single client trains on all data, but the clients' data are on certain"),
         (["partition={name: iid}", "num_clients=3"], "partition.name=iid, but must be natural"),
     ):

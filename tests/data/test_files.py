@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from raylfl.data import archives as cifar
-from raylfl.data.archives import Cifar10, Cifar100, FashionMnist, Mnist, read_idx
+from raylfl.data.archives import Cifar10, Cifar100, FashionMnist, Mnist
 from raylfl.data.base import data_root
 from raylfl.data.by_index import Npy
 from raylfl.data.image_folder import Cinic10
@@ -112,13 +112,6 @@ def test_labels_that_do_not_fit_the_images_are_refused(tmp_path, labels):
     write_idx(tmp_path, train_labels_idx1_ubyte=idx_bytes(np.array(labels, dtype=np.uint8)))
     with pytest.raises(DataMissing, match="train-labels-idx1-ubyte does not have a label"):
         Mnist(root=str(tmp_path))
-
-
-def test_read_idx_returns_its_own_memory(tmp_path):
-    raw = write_idx(tmp_path, zipped=False)
-    array = read_idx(raw / "train-labels-idx1-ubyte")
-    array[0] = 7
-    assert array.tolist() == [7, 1, 4, 1, 5, 9]
 
 
 def test_mnist_is_downloaded_if_files_are_missing(tmp_path, monkeypatch):

@@ -1,7 +1,5 @@
 """`image_folder`: images of a folder or tar file become arrays, are cached, and are refused with the reason."""
 
-from __future__ import annotations
-
 import tarfile
 
 import numpy as np
@@ -39,12 +37,15 @@ def load(tmp_path):
     return lambda path, **options: ImageFolder(str(path), cache=str(tmp_path / "cache"), **options)
 
 
-def test_a_changed_array_leaves_the_cache_alone(folder, load):
+def test_the_second_time_the_arrays_come_from_the_cache_which_changed_arrays_leave_alone(folder, load, monkeypatch):
     first = load(folder).train_dataset.tensors[0].clone()
     for _ in range(2):
         x = load(folder).train_dataset.tensors[0]
         assert torch.equal(x, first)
         x.zero_()
+    first = load(folder).train_dataset.tensors[0]
+    monkeypatch.setattr("raylfl.data.image_folder._write", lambda *_: pytest.fail("read again"))
+    assert torch.equal(load(folder).train_dataset.tensors[0], first)
 
 
 def packed(folder, name="images.tgz", top=""):
@@ -68,12 +69,6 @@ def test_a_folder_and_a_tar_file_of_it_give_the_same_arrays(folder, load):
         assert (x.dtype, y.dtype, data.in_shape) == (torch.uint8, torch.int64, (3, 6, 8))
         assert data.test_dataset.tensors[1].tolist() == [1]
         assert torch.equal(data.targets, y)
-
-
-def test_the_second_time_the_arrays_come_from_the_cache(folder, load, monkeypatch):
-    first = load(folder).train_dataset.tensors[0]
-    monkeypatch.setattr("raylfl.data.image_folder._write", lambda *_: pytest.fail("read again"))
-    assert torch.equal(load(folder).train_dataset.tensors[0], first)
 
 
 def test_a_changed_image_or_option_is_read_again(folder, load):

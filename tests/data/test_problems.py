@@ -48,22 +48,6 @@ def test_the_weighted_gradient_vanishes_at_the_optimum_and_nowhere_near(data, na
     assert float((share @ client_gradients(data, model, x + 1e-3)).abs().max()) > 1e-6 * scale
 
 
-@pytest.mark.parametrize(("data", "name"), PAIRS, ids=lambda v: type(v).__name__)
-def test_only_the_proportions_of_weights_matter(data, name):
-    w = np.random.default_rng(0).uniform(0.5, 2.0, data.num_clients)
-    torch.testing.assert_close(data.optimum(w), data.optimum(10 * w), rtol=1e-12, atol=1e-14)
-    torch.testing.assert_close(data.optimum([3.0] * data.num_clients), data.optimum(), rtol=1e-12, atol=1e-14)
-
-
-def test_the_ridge_optimum_is_the_least_squares_solution_of_weighted_and_padded_rows():
-    data = Ridge(num_clients=3, rows_per_client=5, dim=4, lam=0.2, seed=2)
-    a, b = (column.numpy() for column in data.train_dataset.tensors)
-    root = np.sqrt(np.repeat([0.5, 0.3, 0.2], 5))
-    rows = np.vstack([root[:, None] * a, np.sqrt(0.2) * np.eye(4)])
-    expected, *_ = np.linalg.lstsq(rows, np.append(root * b, np.zeros(4)))
-    np.testing.assert_allclose(data.optimum([0.5, 0.3, 0.2]), expected, rtol=1e-12)
-
-
 def test_ridge_rows_are_scaled_gaussians_and_the_noise_is_a_tenth():
     """For 2,000 rows in 50 dimensions, |a|^2/50 averages E u^2 = 7/12, and residuals have deviation 0.1."""
     data = Ridge(num_clients=20, rows_per_client=100, dim=50)
@@ -114,15 +98,12 @@ def test_coefficients_have_the_minimum_of_their_sum(pairs, optimum):
     assert Coefficients(pairs).optimum().tolist() == pytest.approx([optimum])
 
 
-def test_coefficients_lose_a_x_squared_plus_b_x():
+def test_coefficients_lose_a_x_squared_plus_b_x_and_have_a_minimum_or_say_so():
     data = Coefficients([[2 / 3, 5.0], [1 / 3, -5.0]])
     model = MODELS.get("quadratic").cls(dim=1, x0=10)
     for k, expected in enumerate([200 / 3 + 50, 100 / 3 - 50]):
         batch = [column[k : k + 1] for column in data.train_dataset.tensors]
         assert model.training_step(batch, 0).item() == pytest.approx(expected, rel=1e-14)
-
-
-def test_coefficients_without_a_minimum_say_so():
     with pytest.raises(BadValue, match=r"^pairs="):
         Coefficients([[0, 1], [0, -1]]).optimum()
     with pytest.raises(BadValue, match=r"^pairs="):

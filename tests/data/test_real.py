@@ -1,7 +1,5 @@
 """The real data sets, if RAYLFL_DATA has MNIST, FashionMNIST, cifar10-jpeg.tgz and published/."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The better direction of a metric: known, stated, or asked for."""
 
-from __future__ import annotations
-
 import pytest
 
 from raylfl.diagnostics.metric_names import direction, higher_is_better, stated_directions

@@ -1,7 +1,5 @@
 """Norms, diversity and distances against their formulas."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -35,13 +33,10 @@ def test_drift_and_consensus_are_weighted_squares_of_distances(width):
     assert consensus_error(rows, weights) == pytest.approx(w @ ((updates - w @ updates) ** 2).sum(1), rel=1e-12)
 
 
-def test_updates_that_cancel_have_no_diversity_and_equal_ones_have_1():
+def test_diversity_of_updates_that_cancel_and_distances_from_zero():
     row = torch.tensor([3.0, -4.0])
     assert measured(torch.stack([row, -row]), np.ones(2)) == {"update/norm": 0.0}
     assert measured(torch.stack([row, row]), np.ones(2)) == {"update/norm": 5.0, "update/diversity": 1.0}
-
-
-def test_a_distance_is_relative_unless_the_optimum_is_zero():
     x = torch.tensor([3.0, 4.0])
     assert distance_metrics(x, torch.tensor([3.0, 0.0])) == {"global/distance": 4 / 3, "global/distance_abs": 4.0}
     assert distance_metrics(x, torch.zeros(2)) == {"global/distance": 5.0, "global/distance_abs": 5.0}

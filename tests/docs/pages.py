@@ -5,8 +5,6 @@ output of the block before it, with `...` in place of text that differs between 
 `raylfl: `. `sh` needs a Ray cluster, `console` is not executed.
 """
 
-from __future__ import annotations
-
 import doctest
 import io
 import re

@@ -1,7 +1,5 @@
 """The pages name every component, and their commands are accepted."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

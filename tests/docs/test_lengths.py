@@ -1,7 +1,5 @@
 """A page has at most as many lines by hand, and a sentence at most as many words, as a reader has patience for."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

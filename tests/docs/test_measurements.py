@@ -23,13 +23,10 @@ def test_a_measured_table_says_how_when_and_where(name, module, arguments, line)
     assert STAMP.match(line)
 
 
-def test_every_table_of_the_appendix_has_a_command():
+def test_every_table_of_the_appendix_has_a_command_and_kernels_say_when_and_where():
     tables = len(re.findall(r"^\| --- ", TEXT, re.MULTILINE))
     assert tables == len(TABLES) == len(set(re.findall(r"<!-- end of (\w+) -->", TEXT)))
     assert {*PAGES} < {name for name, *_ in TABLES}
-
-
-def test_the_page_of_kernels_says_when_and_where():
     (line,) = re.findall(r"^Written by .*: (20.*)\.$", (ROOT / "docs/kernels.md").read_text(), re.MULTILINE)
     assert STAMP.match(f"{line}:")
 

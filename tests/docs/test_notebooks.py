@@ -1,7 +1,5 @@
 """The tutorials as notebooks: each is that of its page, and runs in a kernel with the outputs that it shows."""
 
-from __future__ import annotations
-
 import nbformat
 import pytest
 from nbclient import NotebookClient

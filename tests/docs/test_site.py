@@ -1,13 +1,18 @@
-"""The documentation site: every page is in its navigation, and the reference names only existing objects."""
+"""The site: its navigation and reference; the examples of docstrings and of the page on Python run."""
 
 import ast
+import doctest
 import importlib
 import re
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
+
+import raylfl
+from tests.docs.pages import blocks
 
 ROOT = Path(__file__).parents[2]
 SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
@@ -65,3 +70,41 @@ def test_no_docstring_has_brackets_that_markdown_reads_as_a_reference():
                 lines = (ast.get_docstring(node) or "").splitlines()
                 found += [f"{path}: {line}" for line in lines if re.search(r"\] \[[^\[\]]+\]", line)]
     assert found == []
+
+
+PACKAGE = Path(raylfl.__file__).parent
+WITH_EXAMPLES = sorted(path for path in PACKAGE.rglob("*.py") if re.search(r"^ *>>> ", path.read_text(), re.MULTILINE))
+
+
+def name_of(path):
+    return ".".join(["raylfl", *path.relative_to(PACKAGE).with_suffix("").parts])
+
+
+@pytest.mark.parametrize("name", map(name_of, WITH_EXAMPLES))
+def test_the_examples_of_a_module_give_the_printed_results(name):
+    result = doctest.testmod(importlib.import_module(name), raise_on_error=False)
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+def test_the_public_helpers_have_examples():
+    assert len(WITH_EXAMPLES) >= 8
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "python.md").read_text()
+
+
+def test_the_pieces_of_the_page_run_in_order(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "waves", raising=False)
+    monkeypatch.setenv("RAYLFL_RUNS", str(tmp_path / "runs"))
+    files = {title: content for _, title, content in blocks(DOCS / "tutorials/own-model-and-data.md")}
+    (tmp_path / "waves.py").write_text(files["waves.py"])
+    names = {"__name__": "page"}
+    for number, code in enumerate(re.findall(r"```python\n(.*?)```", PAGE, re.S)):
+        try:
+            exec(compile(code, f"docs/python.md, piece {number}", "exec"), names)
+        except Exception as error:
+            pytest.fail(f"piece {number}: {type(error).__name__}: {error}")

@@ -1,22 +1,26 @@
-"""Statements of the pages that were once false: each is computed from the code."""
+"""Statements of the pages, each computed from the code."""
 
-from __future__ import annotations
-
+import importlib
 import re
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
 
+import raylfl
 from docs import reference
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.graph import GraphAlgorithm
+from raylfl.cli import main
 from raylfl.cli.doctor import DEFAULT_RUN
 from raylfl.components.extras import EXTRAS, REQUIRED
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.config.load import SECRET, load_config
 from raylfl.errors import BadConfig
+from raylfl.python.api import checked
+from raylfl.theory.summary import theory_of
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -33,17 +37,18 @@ def test_methods_on_any_directed_graph():
     assert set(re.findall(r"`(\w+)`", said)) == directed
 
 
-def test_the_python_that_is_needed():
+def test_the_page_on_installing_names_python_extras_and_no_index():
     least = PROJECT["requires-python"].removeprefix(">=")
     for name in ("README.md", "docs/install.md"):
         assert f"Python {least} or newer" in text_of(name)
-
-
-def test_the_extras_of_the_install_page():
     page = (ROOT / "docs/install.md").read_text()
     rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", page, re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     assert named == set(PROJECT["optional-dependencies"]) - {"docs", "dev"}
+    # it is in none: `pip install raylfl` is an error, or another project
+    assert "not in a package index" in text_of("docs/install.md")
+    for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "docs").rglob("*.ipynb")]:
+        assert re.search(r"pip install (?:--?\w+ )*'?raylfl", path.read_text()) is None, path
 
 
 @pytest.mark.parametrize("name", ["docs/install.md"])
@@ -100,13 +105,6 @@ def test_the_keys_that_change_results_are_not_called_rounding():
     assert keys == named
 
 
-def test_no_page_installs_raylfl_from_an_index():
-    """It is in none: `pip install raylfl` is an error, or another project."""
-    assert "not in a package index" in text_of("docs/install.md")
-    for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "docs").rglob("*.ipynb")]:
-        assert re.search(r"pip install (?:--?\w+ )*'?raylfl", path.read_text()) is None, path
-
-
 MIB = 2**20
 CONSTANTS = [  # page, words with a number, its unit, the constant of the code
     ("adding-an-algorithm", r"Large uploads\*\* \((\d+) MiB or more\)", MIB, "core.chunked_matrix.LARGE"),
@@ -132,3 +130,85 @@ def test_a_constant_in_prose_is_that_of_the_code(page, words, unit, name):
     else:
         value = reference.value(name)
     assert f"{int(number.replace(',', '')) * unit}" == value.replace(",", "")
+
+
+TROUBLES = ROOT / "docs" / "troubleshooting.md"
+JOINED = re.compile(r'"\s*\n?\s*f?"')  # a text in several literals
+HOLES = re.compile(r"\{[^{}]*\}")
+
+
+def messages():
+    """The fixed parts of each message of the table, without its `...`."""
+    cells = re.findall(r"^\| `([^`]+)` \|", TROUBLES.read_text(), re.MULTILINE)
+    return {cell: [part.strip(" ;:,") for part in cell.split("...") if part.strip(" ;:,")] for cell in cells}
+
+
+def test_every_message_of_the_page_is_in_the_code():
+    source = "\n".join(path.read_text() for path in sorted((ROOT / "raylfl").rglob("*.py")))
+    text = " ".join(HOLES.sub("{}", JOINED.sub("", source)).split())
+    missing = {cell: part for cell, parts in messages().items() for part in parts if part not in text}
+    assert len(messages()) >= 25
+    assert missing == {}
+
+
+PAPERS = (Path(__file__).parents[2] / "docs" / "papers.md").read_text()
+NAMES = sorted(
+    set(re.findall(r"`(?:raylfl\.theory\.)?((?:focus|sfl|fedacs|fedaware|fedaware_rate)\.[a-z_]+)`", PAPERS))
+)
+RIDGE = [
+    "num_clients=3",
+    "data.init_args={num_clients: 3, rows_per_client: 7, dim: 4, lam: 0.3}",
+    "local.steps=[1, 4, 9]",
+    "local.lr=1e-8",
+    "participation={name: uniform, size: 2}",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_function_of_the_page_exists(name):
+    module, function = name.split(".")
+    assert callable(getattr(importlib.import_module(f"raylfl.theory.{module}"), function))
+
+
+def test_what_the_page_of_papers_says_is_printed_is_printed():
+    [row] = [line for line in PAPERS.splitlines() if "| printed by `theory CONFIG`" in line]
+    symbols = re.findall(r"`([^`]+)`", row.split("|")[1])
+    assert len(symbols) > 9
+    printed = theory_of(checked(load_config("ridge", [*RIDGE, "algorithm.name=fedavg"]))).constants
+    words = {word for c in printed for word in (c.symbol, *c.meaning.replace(",", " ").split())}
+    assert set(symbols) <= words
+    assert "prefers clients with few local steps" in PAPERS
+    theory = theory_of(checked(load_config("ridge", [*RIDGE, "algorithm.name=fedacs"])))
+    assert any("fewest over most local steps" in p.what for p in theory.promises)
+
+
+PREFIX = f"{Path(raylfl.__file__).parent}/"
+SMALL = ["num_clients=2", "participation={name: full}", "local.steps=1"]
+ARCHITECTURE = Path(__file__).parents[2] / "docs" / "architecture.md"
+
+
+def functions_of_the_page():
+    """(file, qualified name) of each line of the page's block `calls`."""
+    block = ARCHITECTURE.read_text().partition("```calls\n")[2].partition("```")[0]
+    return [tuple(line.split()[:2]) for line in block.splitlines()]
+
+
+def test_a_run_enters_the_functions_of_the_page_in_this_order(tmp_path, monkeypatch):
+    entered = []
+
+    def note(frame, event, argument):
+        code = frame.f_code
+        if code.co_filename.startswith(PREFIX):
+            entered.append((code.co_filename[len(PREFIX) :], code.co_qualname))
+
+    monkeypatch.chdir(tmp_path)
+    sys.settrace(note)
+    try:
+        code = main(["run", "digits", "rounds=1", "runtime.backend=local", "logging.report=false", *SMALL])
+    finally:
+        sys.settrace(None)
+    assert code == 0
+    named = functions_of_the_page()
+    first = [entered.index(function) for function in named]
+    assert len(named) == 20
+    assert first == sorted(first), [named[k] for k in range(1, 20) if first[k] < first[k - 1]]

@@ -1,7 +1,5 @@
 """The tutorials work: every command is executed, and every output compared."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -17,11 +15,9 @@ HERE = ("first-run", "own-algorithm", "paper", "sweep")  # executed in this proc
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch, one_core):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.delenv("RAYLFL_RUNS", raising=False)
-    return tmp_path
+def here(fresh, one_core):
+    sys.path.insert(0, str(fresh))
+    return fresh
 
 
 @pytest.mark.slow

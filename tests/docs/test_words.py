@@ -1,10 +1,4 @@
-"""Pages and public docstrings use the field's words and those of the glossary, not words of this code's own.
-
-A name of the code may stand in the docstring of an object that has it as a parameter, field or name (`piece`), and
-anywhere in backticks.
-"""
-
-from __future__ import annotations
+"""Pages and docstrings use the field's words and those of the glossary, which the site links at their first use."""
 
 import ast
 import re
@@ -12,6 +6,7 @@ import re
 import pytest
 
 from docs import reference
+from docs.glossary import PAGE, linked, words
 
 HOUSE = {  # word -> the field's word
     "arena": "fixed memory",
@@ -120,3 +115,36 @@ def test_house_words_are_found_and_names_of_the_code_are_not():
         "carries out (write: runs, does)",
         "handle (write: reference)",
     ]
+
+
+TEXT = """# A worker
+
+| client | a `worker` |
+| --- | --- |
+
+The `client` and [a worker](x.md) of worker=2 send an upload. Each worker has a client; the worker of a node
+sends uploads in a round.
+
+```text
+client worker
+```
+"""
+LINKED = """# A worker
+
+| client | a `worker` |
+| --- | --- |
+
+The `client` and [a worker](x.md) of worker=2 send an [upload](g.md#upload). Each [worker](g.md#worker) has a \
+[client](g.md#client); the worker of a [node](g.md#node)
+sends uploads in a [round](g.md#round).
+
+```text
+client worker
+```
+"""
+
+
+def test_the_glossary_has_about_twenty_words_whose_first_uses_are_linked():
+    assert linked(TEXT, "g.md") == LINKED
+    assert 18 <= len(words()) <= 24
+    assert all(f'<a id="{anchor}"></a>' in PAGE.read_text() for anchor in words().values())

@@ -1,4 +1,4 @@
-"""Common parts of the tests of participation: twelve clients, processes by name, a table of their draws."""
+"""Common parts of the tests: clients of 1, 2, ... samples, processes by name, a table of their draws."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ Z = 5.0  # standard errors: once in two million comparisons by chance, and keys 
 SPREAD = {"linspace": [0.05, 0.95]}
 
 
-def world(seed=0, count=COUNT, rounds=ROUNDS):
+def world(count=COUNT, seed=0, rounds=ROUNDS):
     return RunContext(seed, Population.of(np.arange(1, count + 1)), rounds)
 
 

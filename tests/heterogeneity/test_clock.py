@@ -14,29 +14,20 @@ WORLD = RunContext(0, Population.of(np.full(4, 10)), 100)
 STEPS, CLIENTS = np.array([10, 3]), np.array([2, 1])
 
 
-def test_a_parallel_round_waits_for_the_slowest_and_a_ring_for_all():
+def test_a_parallel_round_waits_for_the_slowest_and_a_ring_for_all_whose_floats_may_differ():
     clock = Clock(seconds_per_step=[9.0, 2.0, 0.5, 9.0], bandwidth=100.0)
     # client 2: 10*0.5 + (300 + 100)/100 = 9;  client 1: 3*2 + (300 + 100)/100 = 10
     assert clock.round_seconds(STEPS, 300, 100, CLIENTS, Star(), WORLD) == pytest.approx(10.0)
     assert clock.round_seconds(STEPS, 300, 100, CLIENTS, Ring(), WORLD) == pytest.approx(19.0)
-
-
-def test_floats_may_differ_by_client():
     clock = Clock(seconds_per_step=1.0, bandwidth=10.0)
     up, down = np.array([50.0, 0.0]), np.array([0.0, 100.0])
     assert clock.round_seconds(STEPS, up, down, CLIENTS, Star(), WORLD) == pytest.approx(15.0)
     assert clock.round_seconds(STEPS, up, down, CLIENTS, Ring(), WORLD) == pytest.approx(28.0)
-
-
-def test_without_a_bandwidth_traffic_takes_no_time():
     assert Clock(0.5).round_seconds(STEPS, 1e12, 1e12, CLIENTS, Star(), WORLD) == 5.0
 
 
-def test_computation_is_the_sum_over_the_cohort_whatever_the_route():
+def test_computation_is_the_sum_over_the_cohort_and_an_empty_one_takes_no_time():
     assert Clock([9.0, 2.0, 0.5, 9.0], 1.0).computation_seconds(STEPS, CLIENTS, WORLD) == pytest.approx(11.0)
-
-
-def test_an_empty_cohort_takes_no_time():
     empty = np.array([], dtype=np.int64)
     for pattern in (Star(), Ring()):
         assert Clock(bandwidth=1.0).round_seconds(empty, 5, 5, empty, pattern, WORLD) == 0.0

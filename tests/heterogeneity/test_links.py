@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from raylfl.core.population import Population
 from raylfl.errors import BadValue
-from raylfl.heterogeneity.links.bernoulli import Bernoulli, Perfect
+from raylfl.heterogeneity.links.bernoulli import Bernoulli
 from raylfl.heterogeneity.world import RunContext
 
 Z = 5.0  # standard errors: once in two million comparisons by chance, and keys are fixed
@@ -23,11 +23,6 @@ def world(count, seed=0):
 def losses(link, count, rounds=ROUNDS, seed=0):
     everyone = np.arange(count)
     return np.array([link.lost(r, everyone, world(count, seed)) for r in range(rounds)])
-
-
-def test_a_perfect_link_loses_nothing():
-    assert not losses(Perfect(), 50, 50).any()
-    assert Perfect().failure(0, np.arange(3), world(3)).tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("q", [[0.0, 0.02, 0.3, 0.5, 0.9], {"linspace": [0.01, 0.3]}])

@@ -4,24 +4,17 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
 
-from raylfl.core.population import Population
 from raylfl.heterogeneity.participation.availability import Markov
-from raylfl.heterogeneity.world import RunContext
+from tests.heterogeneity.draws import Z, world
 
-COUNT, ROUNDS = 400, 150
-Z = 5.0  # standard errors: once in two million comparisons by chance, and keys are fixed
+ROUNDS = 150
 RATES = [(0.05, 0.2), (0.5, 0.5), (0.9, 0.7), (0.3, 1.0)]  # sluggish, memoryless, alternating, one at a time
-
-
-def world(count=COUNT, seed=0):
-    return RunContext(seed, Population.of(np.full(count, 10)), ROUNDS)
 
 
 def states(process, where=None, rounds=ROUNDS):
     """bool [R, N]"""
-    return np.array([process.available(r, where or world()) for r in range(rounds)])
+    return np.array([process.available(r, where or world(400)) for r in range(rounds)])
 
 
 @pytest.mark.parametrize(("p_on", "p_off"), RATES)
@@ -43,23 +36,6 @@ def test_transitions_happen_as_often_as_the_rates_say(p_on, p_off):
         assert abs(seen - rate) <= Z * math.sqrt(rate * (1 - rate) / tries)
 
 
-@pytest.mark.parametrize(("p_on", "p_off"), RATES[:3])
-@pytest.mark.parametrize("state", [True, False])
-def test_spells_are_geometric(p_on, p_off, state):
-    """Lengths of spells that start in the first half, against scipy's geometric distribution."""
-    on = states(Markov(p_on, p_off)) == state
-    start = on[1:] & ~on[:-1]
-    lengths = []
-    for client in range(COUNT):
-        for first in np.flatnonzero(start[: ROUNDS // 2, client]) + 1:
-            rest = np.flatnonzero(~on[first:, client])
-            lengths.append(rest[0] if len(rest) else ROUNDS)
-    expected = stats.geom(p_off if state else p_on)
-    for k in (1, 2, 3, 5, 10):
-        p, seen = expected.sf(k), np.mean(np.array(lengths) > k)
-        assert abs(seen - p) <= Z * math.sqrt(p * (1 - p) / len(lengths)) + 1e-12
-
-
 @pytest.mark.parametrize(("p_on", "p_off"), [*RATES, (1.0, 1.0), (0.01, 0.01), ({"linspace": [0.1, 1]}, 0.5)])
 def test_a_round_computed_alone_equals_the_round_computed_in_sequence(p_on, p_off):
     walked = states(Markov(p_on, p_off), world(30))
@@ -77,13 +53,10 @@ def test_one_instance_serves_several_worlds():
             assert np.array_equal(process.available(r, world(50, seed)), alone)
 
 
-def test_a_matrix_says_the_same_as_two_rates():
+def test_a_matrix_says_the_same_as_two_rates_of_which_zero_and_one_mean_never_and_always():
     matrix = Markov(matrix=[[0.9, 0.1], [0.25, 0.75]])
     assert np.array_equal(states(matrix, rounds=20), states(Markov(0.1, 0.25), rounds=20))
     np.testing.assert_allclose(matrix.marginals(world(3), 5), 0.1 / 0.35, rtol=1e-12)
-
-
-def test_rates_of_zero_and_one_mean_never_and_always():
     assert states(Markov(1.0, 0.0), world(20), 30).all()
     assert not states(Markov(0.0, 1.0), world(20), 30).any()
 

@@ -9,9 +9,9 @@ import pytest
 from raylfl.core.population import Population
 from raylfl.heterogeneity.participation.uniform import Weighted
 from raylfl.heterogeneity.world import RunContext
+from tests.heterogeneity.draws import Z, world
 
 ROUNDS = 6000
-Z = 5.0  # standard errors: once in two million comparisons by chance, and keys are fixed
 
 
 def exact_sets(weights, size):
@@ -28,8 +28,7 @@ def exact_sets(weights, size):
 
 
 def seen_sets(process, count, rounds=ROUNDS):
-    where = RunContext(5, Population.of(np.arange(1, count + 1)), rounds)
-    seen = {}
+    where, seen = world(count, seed=5), {}
     for r in range(rounds):
         key = tuple(process.draw(r, where).cohort.tolist())
         seen[key] = seen.get(key, 0) + 1 / rounds
@@ -49,18 +48,15 @@ def test_sets_are_as_likely_as_successive_draws_make_them(weights, size):
     assert_same_distribution(seen_sets(process, len(weights)), exact_sets(weights, size))
 
 
-def test_sampling_among_the_available_renormalises_their_weights():
+def test_weights_are_renormalised_among_the_available_of_positive_weight():
     there = {"name": "bernoulli", "p": [1.0, 0.0, 1.0, 1.0, 0.0]}
     process = Weighted(size=2, weights=[1.0, 9.0, 2.0, 3.0, 9.0], availability=there)
     assert_same_distribution(seen_sets(process, 5), exact_sets([1.0, 0.0, 2.0, 3.0, 0.0], 2))
-
-
-def test_fewer_clients_of_positive_weight_than_m_are_all_sampled():
     process = Weighted(size=3, weights=[0.0, 1.0, 0.0, 2.0])
     assert seen_sets(process, 4, 20) == {(1, 3): pytest.approx(1.0)}
 
 
-def test_random_weights_are_uniform_plus_a_hundredth_normalised():
+def test_weights_by_name_are_shares_of_samples_or_uniform_plus_a_hundredth():
     where = RunContext(0, Population.of(np.full(5000, 1)), 1)
     q = Weighted(size=2, weights="random").probabilities(where)
     raw = q * (0.51 * 5000)  # the mean weight is 0.51 up to 0.29/sqrt(5000)
@@ -68,9 +64,6 @@ def test_random_weights_are_uniform_plus_a_hundredth_normalised():
     assert 0.0095 < raw.min() < 0.0125
     assert 0.99 < raw.max() < 1.03
     assert (q == Weighted(size=3, weights="random", replace=True).probabilities(where)).all()
-
-
-def test_data_size_weights_are_shares_of_the_samples():
     where = RunContext(0, Population.of(np.array([10, 0, 30])), 1)
     assert Weighted(size=1, weights="data_size").probabilities(where).tolist() == [0.25, 0.0, 0.75]
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raylfl.errors import BadValue
-from raylfl.heterogeneity.partition import PARTITIONS, Samples
+from raylfl.heterogeneity.partition import Samples
 from raylfl.heterogeneity.partition.base import Partition
 from raylfl.heterogeneity.partition.classes import Classes, Shards
 from raylfl.heterogeneity.partition.exdir import ExDir
@@ -150,14 +150,6 @@ def test_classes_gives_c_labels_per_client_and_shares_each_evenly(task, c):
         assert np.ptp((counts > 0).sum(axis=0)) <= 1
 
 
-def test_fedacs_mnist_has_two_clients_a_class():
-    samples = balanced(60_000, 10)
-    counts = class_counts(Classes(1).split(samples, 20, 0), samples)
-    assert sorted(counts.max(axis=1)) == [3000] * 20
-    assert np.array_equal((counts > 0).sum(axis=0), [2] * 10)
-    assert not np.array_equal(counts[:10].argmax(axis=1), counts[10:].argmax(axis=1))  # clients are shuffled
-
-
 def test_the_other_classes_of_a_client_are_uniform():
     samples = balanced(4000, 4)
     together = np.zeros((4, 4))
@@ -204,17 +196,11 @@ def test_what_cannot_be_done_names_the_number_to_change(plan, clients, key, word
     assert words in str(refused.value)
 
 
-def test_an_unreachable_min_size_names_all_three_numbers():
+def test_a_min_size_is_met_or_names_all_three_numbers_and_so_are_the_owners_of_a_class():
     with pytest.raises(BadValue, match=r"^min_size=40, but must be at most \d+, .*alpha=0.05.*num_clients=20"):
         Dirichlet(0.05, min_size=40).split(balanced(1000, 10), 20, 0)
-
-
-def test_a_min_size_that_takes_all_samples_can_be_met():
     split = Dirichlet(1.0, min_size=5).split(Samples(10, np.arange(10) % 2), 2, 0)
     assert [len(client) for client in split.clients] == [5, 5]
-
-
-def test_a_class_with_fewer_samples_than_owners_is_refused():
     labels = np.array([0] * 3 + [1] * 97)  # five clients share three samples
     with pytest.raises(BadValue, match=r"^num_clients=10"):
         Classes(1).split(Samples(100, labels), 10, 0)
@@ -233,35 +219,6 @@ def test_a_class_with_fewer_samples_than_owners_is_refused():
 def test_natural_refuses_owners_that_make_no_partition(owners, words):
     with pytest.raises(BadValue, match=words):
         Natural().split(Samples(5, owners=owners), 2, 0)
-
-
-@pytest.mark.parametrize(
-    ("make", "key"),
-    [
-        (lambda: Shards(0), "shards_per_client"),
-        (lambda: Dirichlet(0.0), "alpha"),
-        (lambda: Dirichlet(float("inf")), "alpha"),
-        (lambda: Dirichlet(min_size=-1), "min_size"),
-        (lambda: Dirichlet(balance="even"), "balance"),
-        (lambda: DirichletClient(-1.0), "alpha"),
-        (lambda: ExDir(0), "classes"),
-        (lambda: ExDir(alpha=float("nan")), "alpha"),
-        (lambda: ExDir(min_size=-1), "min_size"),
-        (lambda: Classes(0), "classes"),
-        (lambda: Quantity(0.0), "alpha"),
-        (lambda: PARTITIONS.get("file").cls(), "path"),
-    ],
-)
-def test_options_are_checked_when_they_are_set(make, key):
-    with pytest.raises(BadValue) as refused:
-        make()
-    assert refused.value.key == key
-
-
-def test_all_nine_are_registered_and_explained():
-    names = "classes dirichlet dirichlet_client exdir file iid natural quantity shards"
-    assert PARTITIONS.names() == names.split()
-    assert all(len(entry.summary) > 10 for entry in PARTITIONS)
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)

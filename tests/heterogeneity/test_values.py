@@ -15,13 +15,9 @@ from raylfl.heterogeneity.links.bernoulli import Bernoulli
 from raylfl.heterogeneity.values import COUNT, FAILURE, POSITIVE, PROBABILITY, Interval, PerClient
 from raylfl.heterogeneity.work import LocalWork
 from raylfl.heterogeneity.world import RunContext
+from tests.heterogeneity.draws import Z, world
 
-Z = 5.0  # standard errors: a right draw exceeds it once in two million comparisons, and keys are fixed
 ANY = Interval("a number", -math.inf)
-
-
-def world(count, seed=0, rounds=100):
-    return RunContext(seed, Population.of(np.full(count, 10)), rounds)
 
 
 def values(spec, count, interval=ANY, r=0, clients=None, seed=0, rounds=100, top=None, **options):
@@ -49,11 +45,10 @@ def test_linspace_of_whole_numbers_is_rounded():
     assert values({"linspace": [1, 2]}, 4, COUNT).tolist() == [1, 1, 2, 2]
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_uniform_draws_are_uniform_over_clients_and_over_rounds(seed):
-    over_clients = values({"uniform": [-1, 3]}, 4000, seed=seed)
+def test_uniform_draws_are_uniform_over_clients_and_over_rounds():
+    over_clients = values({"uniform": [-1, 3]}, 4000)
     spec = PerClient.parse({"uniform": [-1, 3]}, "q", ANY, purpose="test", dynamic=True)
-    over_rounds = [spec.at(r, np.array([7]), world(10, seed))[0] for r in range(1000)]
+    over_rounds = [spec.at(r, np.array([7]), world(10))[0] for r in range(1000)]
     for sample in (over_clients, over_rounds):
         assert stats.kstest(sample, stats.uniform(-1, 4).cdf).pvalue > 1e-4
 
@@ -65,12 +60,9 @@ def test_uniform_whole_numbers_include_both_ends_equally_often():
     assert (abs(seen - 2000) < Z * math.sqrt(12000 * (1 / 6) * (5 / 6))).all()
 
 
-def test_lognormal_takes_mean_and_sigma_of_the_logarithm():
+def test_lognormal_takes_mean_and_sigma_of_the_logarithm_and_counts_are_at_least_one():
     drawn = values({"lognormal": [-3.0, 0.5]}, 4000, POSITIVE)
     assert stats.kstest(drawn, stats.lognorm(s=0.5, scale=math.exp(-3)).cdf).pvalue > 1e-4
-
-
-def test_lognormal_counts_are_whole_and_at_least_one():
     drawn = values({"lognormal": [0.0, 2.0]}, 500, COUNT)
     assert (drawn == np.rint(drawn)).all()
     assert drawn.min() == 1
@@ -84,13 +76,10 @@ def test_an_open_end_reaches_up_to_each_clients_own():
     assert np.max(rounds, axis=0).tolist() == [12, 30, 10, 10]  # below 10 there is nothing to draw
 
 
-def test_static_values_stay_and_dynamic_ones_change_with_the_round():
+def test_values_differ_by_seed_purpose_and_if_dynamic_by_round():
     spec = {"uniform": [0, 1]}
     assert (values(spec, 8, r=0) == values(spec, 8, r=5)).all()
     assert (values(spec, 8, r=0, dynamic=True) != values(spec, 8, r=5, dynamic=True)).all()
-
-
-def test_values_differ_by_seed_and_by_purpose():
     spec, everyone = {"uniform": [0, 1]}, np.arange(8)
     one, other = (PerClient.parse(spec, "q", ANY, purpose=name) for name in ("one", "other"))
     assert (one.at(0, everyone, world(8)) != other.at(0, everyone, world(8))).all()
@@ -108,14 +97,11 @@ def test_group_borders_are_rounded_fractions_of_the_clients():
     assert [int(values(spec, n).sum()) for n in (1, 5, 10, 32, 1000)] == [0, 0, 1, 3, 100]
 
 
-def test_ranges_hold_exact_shares_of_random_clients():
+def test_ranges_hold_exact_shares_of_random_clients_drawn_once():
     spec = {"ranges": [{"fraction": 0.9, "value": 0}, {"fraction": 0.1, "value": 1}]}
     members = np.array([values(spec, 20, seed=seed) for seed in range(400)])
     assert (members.sum(axis=1) == 2).all()
     assert (abs(members.mean(axis=0) - 0.1) < Z * math.sqrt(0.1 * 0.9 / 400)).all()
-
-
-def test_membership_of_ranges_is_drawn_once_while_values_are_redrawn():
     spec = {"ranges": [{"count": 5, "uniform": [0, 1]}, {"count": 5, "uniform": [2, 3]}]}
     rounds = np.array([values(spec, 10, r=r, dynamic=True) for r in range(6)])
     assert ((rounds > 1.5) == (rounds[0] > 1.5)).all()
@@ -186,13 +172,8 @@ def test_ten_million_clients_cost_nothing_when_three_are_evaluated():
     [
         (1.0, FAILURE, "q", "q=1.0, but must be a failure probability in [0, 1)"),
         (-0.1, PROBABILITY, "q", "a probability in [0, 1]"),
-        (True, PROBABILITY, "q", "a probability in [0, 1]"),
-        (math.nan, ANY, "q", "a number"),
         ("0.3", PROBABILITY, "q", "{uniform: [lo, hi]}"),
         (None, PROBABILITY, "q", "a probability in [0, 1]"),
-        (2.5, COUNT, "q", "a whole number, at least 1"),
-        (0, COUNT, "q", "a whole number, at least 1"),
-        (0, POSITIVE, "q", "a number above 0"),
         ([0.1, 1.5], PROBABILITY, "q[1]", "a probability in [0, 1]"),
         ({"uniform": [0.4, 1.2]}, PROBABILITY, "q.uniform", "[lo, hi] with lo <= hi, each a probability"),
         ({"uniform": [0.4, 0.2]}, PROBABILITY, "q.uniform", "lo <= hi"),
@@ -202,7 +183,6 @@ def test_ten_million_clients_cost_nothing_when_three_are_evaluated():
         ({"lognormal": [0, 1]}, PROBABILITY, "q.lognormal", "another form"),
         ({"lognormal": [0, -1]}, POSITIVE, "q.lognormal", "sigma >= 0"),
         ({"lognormal": [0, math.inf]}, POSITIVE, "q.lognormal", "sigma >= 0"),
-        ({"lognormal": [math.nan, 1]}, POSITIVE, "q.lognormal", "sigma >= 0"),
         ({"normal": [0, 1]}, ANY, "q", "exactly one of value, list, linspace"),
         ({"uniform": [0, 1], "linspace": [0, 1]}, ANY, "q", "one may come from a base file"),
         ({"groups": []}, ANY, "q.groups", "`fraction`"),
@@ -215,9 +195,7 @@ def test_ten_million_clients_cost_nothing_when_three_are_evaluated():
         ({"phases": [{"until": 0.5, "value": 1}]}, ANY, "q.phases", "the last without `until`"),
         ({"phases": [{"until": 1.0, "value": 1}, {"value": 1}]}, ANY, "q.phases", "rising fractions `until`"),
         ({"phases": [{"until": 0.0, "value": 1}, {"value": 1}]}, ANY, "q.phases", "rising fractions `until`"),
-        ({"phases": [{"until": 0.5, "value": 1}] * 2 + [{"value": 1}]}, ANY, "q.phases", "rising"),
         ({"phases": [*({"until": u, "value": 1} for u in (0.2, 0.5, 0.4)), {"value": 1}]}, ANY, "q.phases", "rising"),
-        ({"phases": [*({"until": u, "value": 1} for u in (0.2, 1.0)), {"value": 1}]}, ANY, "q.phases", "rising"),
         ({"phases": [{"value": 1}]}, Interval("a number", 0, phases=False), "q.phases", "during a run"),
     ],
 )
@@ -239,14 +217,8 @@ def test_a_base_file_is_blamed_only_where_two_forms_meet():
     [
         ([0.1, 0.2], "q=2 entries, but must be 3, one per client"),
         ({"groups": [{"count": 4, "value": 1}]}, "q.groups=counts that sum to 4, but must be 3, all clients"),
-        (
-            {"groups": [{"count": 2, "list": [1]}, {"count": 1, "value": 1}]},
-            "q.groups[0].list=1 entries, but must be 2",
-        ),
-        (
-            {"phases": [{"until": 0.5, "value": 1}, {"list": [1, 2]}]},
-            "q.phases[1].list=2 entries, but must be 3",
-        ),
+        ({"groups": [{"count": 2, "list": [1]}, {"count": 1, "value": 1}]}, "groups[0].list=1 entries, but must be 2"),
+        ({"phases": [{"until": 0.5, "value": 1}, {"list": [1, 2]}]}, "q.phases[1].list=2 entries, but must be 3"),
     ],
 )
 def test_what_does_not_fit_the_clients_is_refused_before_it_is_used(spec, says):

@@ -84,35 +84,32 @@ def test_the_card_gives_each_client_a_worker_and_a_gpu_and_is_debugged_in_one_pr
     assert assemble(load_config("digits", ["base=preset/card", *debugged])).setup.assigned
 
 
-@pytest.mark.parametrize("group", ["participation", "link"])
-def test_every_process_has_a_config_with_its_command(group):
-    registry = {"participation": PARTICIPATION, "link": LINKS}[group]
-    for name in registry.names():
-        options = load(f"{group}/{name}.yaml")
-        assert list(options) == [group]
-        assert options[group]["name"] == name
-        command = (CONF / group / f"{name}.yaml").read_text().splitlines()[0]
-        assert command.startswith(f"# raylfl run digits {group}.name={name}")
-        if name != "trace":  # which needs a recorded run
-            build(registry, options[group])
+@pytest.mark.parametrize(
+    ("name", "sampled", "steps", "percent"),  # of each client
+    [
+        ("fedacs_static", 6, range(1, 40, 2), range(40, 1, -2)),
+        ("fedacs_fig4_left", 15, [15] * 30, [20] * 30),
+        ("fedacs_fig4_middle", 15, range(1, 31), range(1, 31)),
+    ],
+)
+def test_constant_systems_of_fedacs(name, sampled, steps, percent):
+    system = System(name)
+    assert system.steps().tolist() == system.steps(9).tolist() == list(steps)
+    np.testing.assert_allclose(system.q(), np.array(percent) / 100, rtol=1e-12)
+    assert system.participation.cohort_size(system.world) == sampled
 
 
-def test_fedacs_static_has_odd_steps_to_39_and_links_from_60_to_98_percent():
-    system = System("fedacs_static")
-    assert system.world.count == 20
-    assert system.steps().tolist() == list(range(1, 40, 2))
-    np.testing.assert_allclose(1 - system.q(), np.arange(60, 99, 2) / 100, rtol=1e-12)
-    assert system.participation.cohort_size(system.world) == 6
-    assert (system.steps(0) == system.steps(9)).all()
-
-
-def test_fedacs_dynamic_redraws_two_halves_of_the_clients_every_round():
-    system = System("fedacs_dynamic")
+@pytest.mark.parametrize(
+    ("name", "half", "first", "rest"),
+    [("fedacs_dynamic", 10, (0.4, 0.5), 0.1), ("fedacs_fig4_right", 15, (0.2, 0.4), 0.2)],
+)
+def test_systems_of_fedacs_that_are_redrawn_every_round(name, half, first, rest):
+    """K is 1..10 in the first half of the clients and 20..30 in the second."""
+    system = System(name)
     steps, q = np.array([system.steps(r) for r in range(200)]), np.array([system.q(r) for r in range(200)])
-    assert (steps[:, :10].min(), steps[:, :10].max()) == (1, 10)
-    assert (steps[:, 10:].min(), steps[:, 10:].max()) == (20, 30)
-    assert 0.4 < q[:, :10].min() < 0.402 < 0.498 < q[:, :10].max() < 0.5
-    assert 0.0 < q[:, 10:].min() < 0.002 < 0.098 < q[:, 10:].max() < 0.1
+    assert [(k.min(), k.max()) for k in (steps[:, :half], steps[:, half:])] == [(1, 10), (20, 30)]
+    for own, (low, high) in ((q[:, :half], first), (q[:, half:], (0.0, rest))):
+        assert low < own.min() < low + 0.002 < high - 0.002 < own.max() < high
     assert (q[0] != q[1]).all()
 
 
@@ -131,28 +128,6 @@ def test_presets_in_epochs_have_the_same_system_with_epochs_in_place_of_steps(ki
         assert drawn.tolist() == (3 * plain).tolist()
 
 
-def test_fedacs_figure_4_left_is_equal():
-    system = System("fedacs_fig4_left")
-    assert (system.world.count, system.participation.cohort_size(system.world)) == (30, 15)
-    assert set(system.steps()) == {15}
-    assert set(system.q()) == {0.2}
-
-
-def test_fedacs_figure_4_middle_is_spread():
-    system = System("fedacs_fig4_middle")
-    assert system.steps().tolist() == list(range(1, 31))
-    np.testing.assert_allclose(system.q(), np.arange(1, 31) / 100, rtol=1e-12)
-
-
-def test_fedacs_figure_4_right_redraws_first_fifteen_and_the_rest():
-    system = System("fedacs_fig4_right")
-    steps, q = np.array([system.steps(r) for r in range(200)]), np.array([system.q(r) for r in range(200)])
-    assert (steps[:, :15].min(), steps[:, :15].max()) == (1, 10)
-    assert (steps[:, 15:].min(), steps[:, 15:].max()) == (20, 30)
-    assert 0.2 < q[:, :15].min() < 0.202 < 0.398 < q[:, :15].max() < 0.4
-    assert 0.0 < q[:, 15:].min() < 0.002 < 0.198 < q[:, 15:].max() < 0.2
-
-
 def test_fedaware_hybrid_takes_three_epochs_of_64():
     sizes = np.arange(10, 1010, 10)
     system = System("fedaware_hybrid", sizes)
@@ -163,16 +138,13 @@ def test_fedaware_hybrid_takes_three_epochs_of_64():
 def test_fedaware_hybrid_plus_is_the_floor_of_epochs_times_samples_over_batch():
     sizes = np.tile([5, 60, 300, 1000], 25)
     system = System("fedaware_hybrid_plus", sizes)
-    steps, batch = (np.array(x) for x in zip(*(_draw(system, r) for r in range(100)), strict=True))
+    drawn = [system.work.draw(r, system.clients, system.world) for r in range(100)]
+    steps, batch = (np.array(x) for x in zip(*drawn, strict=True))
     assert (batch[:, sizes == 5] == 5).all()
     assert (batch[:, sizes == 60].min(), batch[:, sizes == 60].max()) == (10, 60)
     possible = np.stack([np.maximum(epochs * sizes // batch, 1) for epochs in (2, 3, 4, 5)])
     assert (steps == possible).any(axis=0).all()
     assert set(np.unique(steps[:, sizes == 5])) == {2, 3, 4, 5}  # one batch per epoch
-
-
-def _draw(system, r):
-    return system.work.draw(r, system.clients, system.world)
 
 
 def test_focus_bernoulli_has_29_rare_clients_and_3_mixed_ones():

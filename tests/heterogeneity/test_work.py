@@ -19,10 +19,6 @@ def draw(work, sizes=SIZES, r=0, clients=None, seed=0):
     return work.draw(r, clients, world)
 
 
-def test_the_default_is_five_steps():
-    assert set(draw(LocalWork())[0]) == {5}
-
-
 def test_steps_do_not_depend_on_how_much_data_there_is_but_batches_do():
     steps, batch = draw(LocalWork(steps=7, batch_size=64))
     assert steps.tolist() == [7] * 6
@@ -30,26 +26,16 @@ def test_steps_do_not_depend_on_how_much_data_there_is_but_batches_do():
     assert steps.dtype == batch.dtype == np.int64
 
 
-def test_epochs_count_batches_the_last_one_smaller():
+def test_epochs_count_batches_the_last_one_smaller_and_accumulated_ones_as_one_step():
     assert draw(LocalWork(epochs=3, batch_size=64))[0].tolist() == [3, 3, 3, 3, 6, 30]
-
-
-def test_the_last_step_of_an_epoch_averages_the_batches_that_remain():
-    """A B_i = 20: ceil(n_i / 20) steps; for drawn batch sizes floor(3 n_i / min(n_i, 20))."""
+    # a B_i = 20: ceil(n_i / 20) steps; for drawn batch sizes floor(3 n_i / min(n_i, 20))
     steps, batch = draw(LocalWork(epochs=3, batch_size=10, accumulate=2))
     assert steps.tolist() == [3, 3, 12, 12, 12, 96]
     assert batch.tolist() == [1, 10, 10, 10, 10, 10]
     assert draw(LocalWork(epochs=3, batch_size={"uniform": [10, 10]}, accumulate=2))[0].tolist() == [3, 3, 9, 9, 9, 96]
-
-
-def test_an_epoch_of_the_full_batch_is_one_step():
     steps, batch = draw(LocalWork(epochs=4, batch_size="full"))
     assert steps.tolist() == [4] * 6
     assert batch.tolist() == SIZES
-
-
-def test_steps_may_differ_by_client():
-    assert draw(LocalWork(steps=[1, 2, 3, 4, 5, 6]))[0].tolist() == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("options", [{"steps": 5}, {"epochs": 3}, {"epochs": 3, "batch_size": {"uniform": [10, None]}}])
@@ -72,12 +58,6 @@ def test_drawn_batches_give_the_floor_of_epochs_times_samples_over_batch(sizes, 
     for n, k, b in zip(sizes, steps.tolist(), batch.tolist(), strict=True):
         assert min(low, n) <= b <= n
         assert k == epochs * n // b >= 1
-
-
-def test_drawn_batches_cover_their_whole_range():
-    work = LocalWork(epochs=1, batch_size={"uniform": [10, None]}, dynamic=True)
-    seen = {int(draw(work, [14], r)[1][0]) for r in range(200)}
-    assert seen == {10, 11, 12, 13, 14}
 
 
 def test_dynamic_redraws_steps_epochs_and_batches_together():

@@ -3,8 +3,6 @@
 No process may have as much memory as the data set.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

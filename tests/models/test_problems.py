@@ -85,11 +85,7 @@ def test_validation_logs_the_loss(monkeypatch):
 
 @pytest.mark.parametrize(
     ("cls", "init_args", "key"),
-    [
-        (Quadratic, {"dim": 0}, "dim"),
-        (Ridge, {"lam": -1.0}, "lam"),
-        (Ridge, {"rows_per_client": 0}, "rows_per_client"),
-    ],
+    [(Quadratic, {"dim": 0}, "dim"), (Ridge, {"lam": -1.0}, "lam"), (Ridge, {"rows_per_client": 0}, "rows_per_client")],
 )
 def test_impossible_options_are_refused_by_name(cls, init_args, key):
     with pytest.raises(BadValue, match=f"^{key}="):

@@ -1,7 +1,5 @@
 """The character model against torch's own transformer layers; its data as windows of texts; perplexity."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

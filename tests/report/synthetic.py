@@ -1,7 +1,5 @@
 """Run directories as a run leaves them, with curves from formulas, for tests of the report."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Mapping, Sequence
@@ -10,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import yaml
+
+from raylfl.report.runs import Group, group_runs, load_run
 
 CONFIG: dict[str, Any] = {
     "name": "digits",
@@ -74,10 +74,7 @@ def rows_of(
 
 
 def write_run(
-    path: Path,
-    rows: Sequence[Mapping[str, Any]],
-    changes: Mapping[str, Any] | None = None,
-    finished: bool = True,
+    path: Path, rows: Sequence[Mapping[str, Any]], changes: Mapping[str, Any] | None = None, finished: bool = True
 ) -> Path:
     """A run directory with these metric rows; without a summary where it is not finished."""
     config = config_of(changes or {})
@@ -98,6 +95,17 @@ def write_run(
         }
         (path / "summary.json").write_text(json.dumps(summary))
     return path
+
+
+def groups_of(folder: Path, *runs: tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]) -> list[Group]:
+    """The groups of runs with these metric rows and changes of the config."""
+    return group_runs([load_run(write_run(folder / str(k), rows, changes)) for k, (rows, changes) in enumerate(runs)])
+
+
+def seeds_of(folder: Path, curves: Sequence[Sequence[float]], metric: str = "accuracy") -> Group:
+    """One setting with a seed for every curve."""
+    (group,) = groups_of(folder, *((rows_of(**{metric: list(c)}), {"seed": seed}) for seed, c in enumerate(curves)))
+    return group
 
 
 def _write_clients(path: Path, config: Mapping[str, Any], rounds: int) -> None:

@@ -5,36 +5,25 @@ import pytest
 from matplotlib.figure import Figure
 
 from raylfl.report.curves import MAX_POINTS, curve, default_window, draw, log_axis, wants_log
-from raylfl.report.runs import group_runs, load_run
 from raylfl.report.style import Line
-from tests.report.synthetic import rows_of, write_run
+from tests.report.synthetic import groups_of, rows_of, seeds_of
 
 
-def group_of(folder, curves, metric="accuracy"):
-    for seed, values in enumerate(curves):
-        write_run(folder / str(seed), rows_of(**{metric: values}), {"seed": seed})
-    (group,) = group_runs([load_run(folder / str(seed)) for seed in range(len(curves))])
-    return group
-
-
-def test_a_curve_is_the_mean_of_the_seeds_and_the_band_holds_them_all(tmp_path):
+def test_a_curve_is_the_mean_of_the_seeds_and_the_band_holds_them_all_or_their_standard_deviation(tmp_path):
     data = np.random.default_rng(0).random((3, 20))
-    item = curve(group_of(tmp_path, data.tolist()), "test/accuracy")
+    group = seeds_of(tmp_path, data)
+    item = curve(group, "test/accuracy")
     np.testing.assert_allclose(item.mean, data.mean(axis=0))
     np.testing.assert_allclose(item.low, data.min(axis=0))
     np.testing.assert_allclose(item.high, data.max(axis=0))
     assert item.x.tolist() == list(range(1, 21))
-
-
-def test_a_std_band_is_one_sample_standard_deviation_wide(tmp_path):
-    data = np.random.default_rng(0).random((3, 20))
-    item = curve(group_of(tmp_path, data.tolist()), "test/accuracy", band="std")
+    item = curve(group, "test/accuracy", band="std")
     np.testing.assert_allclose(item.high - item.mean, data.std(axis=0, ddof=1))
     np.testing.assert_allclose(item.mean - item.low, data.std(axis=0, ddof=1))
 
 
 def test_the_other_axes_are_the_costs_of_the_rounds(tmp_path):
-    group = group_of(tmp_path, [[0.1, 0.2, 0.3]])
+    group = seeds_of(tmp_path, [[0.1, 0.2, 0.3]])
     assert curve(group, "test/accuracy", "floats").x.tolist() == [2000, 4000, 6000]
     assert curve(group, "test/accuracy", "steps").x.tolist() == [20, 40, 60]
     assert curve(group, "test/accuracy", "virtual").x.tolist() == [0.5, 1.0, 1.5]
@@ -43,18 +32,18 @@ def test_the_other_axes_are_the_costs_of_the_rounds(tmp_path):
 
 
 def test_a_seed_that_stopped_early_counts_with_its_newest_values(tmp_path):
-    item = curve(group_of(tmp_path, [[0.2, 0.4, 0.6], [0.4]]), "test/accuracy")
+    item = curve(seeds_of(tmp_path, [[0.2, 0.4, 0.6], [0.4]]), "test/accuracy")
     np.testing.assert_allclose(item.mean, [0.3, 0.4, 0.6])
 
 
 def test_the_mean_ends_where_a_seed_diverges(tmp_path):
     """The mean of the seeds that are left would leap from 0.3 to 0.9."""
     inf = float("inf")
-    item = curve(group_of(tmp_path, [[0.2, 0.2, inf], [0.4, 0.4, 0.9, 0.9]]), "test/accuracy")
+    item = curve(seeds_of(tmp_path, [[0.2, 0.2, inf], [0.4, 0.4, 0.9, 0.9]]), "test/accuracy")
     np.testing.assert_allclose(item.mean, [0.3, 0.3])
     assert item.diverged
-    assert not curve(group_of(tmp_path / "b", [[0.2, inf, 0.2], [0.4, 0.4, 0.4]]), "test/accuracy").diverged
-    assert curve(group_of(tmp_path / "c", [[inf], [0.4, 0.4]]), "test/accuracy") is None
+    assert not curve(seeds_of(tmp_path / "b", [[0.2, inf, 0.2], [0.4, 0.4, 0.4]]), "test/accuracy").diverged
+    assert curve(seeds_of(tmp_path / "c", [[inf], [0.4, 0.4]]), "test/accuracy") is None
     ax = Figure().subplots()
     draw(ax, [(item, Line())], "test/accuracy")
     (cross,) = [line for line in ax.lines if line.get_marker() == "x"]
@@ -64,27 +53,26 @@ def test_the_mean_ends_where_a_seed_diverges(tmp_path):
 
 def test_rounds_that_measured_nothing_finite_are_no_points(tmp_path):
     rows = [{"round": r, "a": value} for r, value in enumerate([1.0, float("nan"), 3.0, float("inf")])]
-    write_run(tmp_path / "x", rows)
-    (group,) = group_runs([load_run(tmp_path / "x")])
+    (group,) = groups_of(tmp_path, (rows, {}))
     item = curve(group, "a")
     assert item.x.tolist() == [1, 3]
     assert item.mean.tolist() == [1, 3]
 
 
 def test_each_seed_is_smoothed_before_the_band_is_taken(tmp_path):
-    item = curve(group_of(tmp_path, [[0.0, 1.0, 0.0, 1.0]]), "test/accuracy", window=2)
+    item = curve(seeds_of(tmp_path, [[0.0, 1.0, 0.0, 1.0]]), "test/accuracy", window=2)
     np.testing.assert_allclose(item.mean, [0.0, 0.5, 0.5, 0.5])
 
 
 def test_only_long_noisy_curves_are_smoothed_by_default(tmp_path):
-    long = group_of(tmp_path / "a", [np.linspace(0.1, 0.9, 500).tolist()])
+    long = seeds_of(tmp_path / "a", [np.linspace(0.1, 0.9, 500).tolist()])
     assert default_window([long], "test/accuracy") == 10
     rows, stated = [{"round": r, "test/f1": 0.5} for r in range(500)], {"metrics": {"f1": "max"}}
-    (scored,) = group_runs([load_run(write_run(tmp_path / "d", rows, stated))])
+    (scored,) = groups_of(tmp_path / "d", (rows, stated))
     assert default_window([scored], "test/f1") == 10
-    far = group_of(tmp_path / "b", [np.linspace(0.9, 0.1, 500).tolist()], "distance")
+    far = seeds_of(tmp_path / "b", [np.linspace(0.9, 0.1, 500).tolist()], "distance")
     assert default_window([far], "global/distance") == 1
-    assert default_window([group_of(tmp_path / "c", [[0.1] * 100])], "test/accuracy") == 1
+    assert default_window([seeds_of(tmp_path / "c", [[0.1] * 100])], "test/accuracy") == 1
 
 
 @pytest.mark.parametrize(
@@ -97,8 +85,7 @@ def test_only_long_noisy_curves_are_smoothed_by_default(tmp_path):
     ],
 )
 def test_losses_and_distances_are_drawn_by_log_unless_negative(tmp_path, metric, values, log):
-    write_run(tmp_path / "x", [{"round": r, metric: value} for r, value in enumerate(values)])
-    (group,) = group_runs([load_run(tmp_path / "x")])
+    (group,) = groups_of(tmp_path, ([{"round": r, metric: value} for r, value in enumerate(values)], {}))
     item = curve(group, metric)
     assert wants_log(metric, [item]) is log
     ax = Figure().subplots()
@@ -108,15 +95,15 @@ def test_losses_and_distances_are_drawn_by_log_unless_negative(tmp_path, metric,
 
 def test_accuracies_are_drawn_in_per_cent_with_the_target(tmp_path):
     ax = Figure().subplots()
-    draw(ax, [(curve(group_of(tmp_path, [[0.25, 0.5]]), "test/accuracy"), Line())], "test/accuracy", target=0.4)
+    draw(ax, [(curve(seeds_of(tmp_path, [[0.25, 0.5]]), "test/accuracy"), Line())], "test/accuracy", target=0.4)
     drawn, target = ax.get_lines()
     assert drawn.get_ydata().tolist() == [25, 50]
     assert target.get_ydata()[0] == 40
 
 
 def test_a_diverging_curve_leaves_the_frame_and_the_others_stay(tmp_path):
-    good = curve(group_of(tmp_path / "a", [[1.0, 1e-3, 1e-6]], "distance"), "global/distance")
-    bad = curve(group_of(tmp_path / "b", [[1.0, 1e30, 1e200]], "distance"), "global/distance")
+    good = curve(seeds_of(tmp_path / "a", [[1.0, 1e-3, 1e-6]], "distance"), "global/distance")
+    bad = curve(seeds_of(tmp_path / "b", [[1.0, 1e30, 1e200]], "distance"), "global/distance")
     ax = Figure().subplots()
     draw(ax, [(good, Line()), (bad, Line(1))], "global/distance")
     low, high = ax.get_ylim()
@@ -126,8 +113,7 @@ def test_a_diverging_curve_leaves_the_frame_and_the_others_stay(tmp_path):
 
 def test_costs_far_apart_are_drawn_by_log_and_rounds_never(tmp_path):
     cheap, dear = rows_of([0.1, 0.2]), rows_of([0.1] * 20)
-    runs = [write_run(tmp_path / "a", cheap), write_run(tmp_path / "b", dear, {"local.lr": 0.5})]
-    groups = group_runs([load_run(path) for path in runs])
+    groups = groups_of(tmp_path, (cheap, {}), (dear, {"local.lr": 0.5}))
     for axis, scale in (("floats", "log"), ("rounds", "linear")):
         ax = Figure().subplots()
         draw(ax, [(curve(g, "test/accuracy", axis), Line()) for g in groups], "test/accuracy", axis)
@@ -138,7 +124,7 @@ def test_thinning_a_long_line_keeps_its_peaks(tmp_path):
     values = np.full(5000, 0.5)
     values[[1234, 3210]] = 0.9, 0.1
     ax = Figure().subplots()
-    draw(ax, [(curve(group_of(tmp_path, [values.tolist()]), "test/accuracy"), Line())], "test/accuracy")
+    draw(ax, [(curve(seeds_of(tmp_path, [values.tolist()]), "test/accuracy"), Line())], "test/accuracy")
     drawn = ax.get_lines()[0].get_ydata()
     assert len(drawn) <= MAX_POINTS + 2
     assert (drawn.max(), drawn.min()) == (90, 10)

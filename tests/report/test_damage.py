@@ -1,7 +1,5 @@
 """Damaged run directories and hostile texts: the damage is named, and the other runs are reported."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

@@ -26,24 +26,15 @@ from raylfl.report.derived import (
     to_target,
     tuned_keys,
 )
-from raylfl.report.runs import group_runs, load_run
-from tests.report.synthetic import rows_of, write_run
+from raylfl.report.runs import load_run
+from tests.report.synthetic import groups_of, rows_of, seeds_of, write_run
 
 CURVES = ([0.1, 0.5, 0.7, 0.6, 0.8], [0.2, 0.3, 0.4, 0.75, 0.7], [0.1, 0.2, 0.3, 0.4, 0.5])
 
 
-def group_of(folder, curves, changes=None, **options):
-    """One setting with a seed for every curve."""
-    for seed, values in enumerate(curves):
-        rows = rows_of(accuracy=values, **options)
-        write_run(folder / str(seed), rows, {"seed": seed} | (changes or {}))
-    (group,) = group_runs([load_run(folder / str(seed)) for seed in range(len(curves))])
-    return group
-
-
 @pytest.fixture
 def group(tmp_path):
-    return group_of(tmp_path, CURVES)
+    return seeds_of(tmp_path, CURVES)
 
 
 def test_a_target_reached_in_row_r_takes_r_plus_1_rounds_and_their_costs(group):
@@ -54,13 +45,7 @@ def test_a_target_reached_in_row_r_takes_r_plus_1_rounds_and_their_costs(group):
     assert to_target(run, "test/accuracy", 0.7, "virtual") == 1.5
     assert to_target(run, "test/accuracy", 0.81) is None
     assert to_target(run, "test/accuracy", 0.7, "computation") is None  # not counted
-
-
-def test_a_loss_reaches_its_target_from_above(group):
     assert to_target(group.runs[0], "train/loss", 2.3 / math.sqrt(3) + 1e-9) == 3
-
-
-def test_a_target_over_seeds_averages_those_that_reach_it_and_counts_them(group):
     stat = group_to_target(group, "test/accuracy", 0.7)
     assert (stat.mean, stat.count, stat.of) == (3.5, 2, 3)
     assert stat.std == pytest.approx(np.std([3, 4], ddof=1))
@@ -85,15 +70,12 @@ def test_computation_time_equal_to_the_local_steps_is_no_separate_axis(tmp_path)
     assert counted_axes([only]) == ["rounds", "computation"]
 
 
-def test_last_k_pools_seeds_and_rounds(group):
+def test_last_final_and_best_values_are_over_seeds(group):
     pooled = [value for values in CURVES for value in values[-2:]]
     stat = last_k(group, "test/accuracy", 2)
     assert stat.mean == pytest.approx(np.mean(pooled))
     assert stat.std == pytest.approx(np.std(pooled, ddof=1))
     assert stat.count == 6
-
-
-def test_final_and_best_are_over_seeds(group):
     assert final(group, "test/accuracy").mean == pytest.approx(np.mean([0.8, 0.7, 0.5]))
     assert best(group, "test/accuracy").mean == pytest.approx(np.mean([0.8, 0.75, 0.5]))
     assert last_k(group, "test/accuracy", BEST) == best(group, "test/accuracy")
@@ -105,7 +87,7 @@ def test_final_and_best_are_over_seeds(group):
 def test_the_final_value_is_the_newest_measured_where_the_last_rounds_were_not(tmp_path):
     """A running or stopped run with eval.every > 1 ends in rows without the metric."""
     rows = [{"round": r, "train/loss": 1.0} | ({"test/accuracy": 0.1 * r} if r < 3 else {}) for r in range(5)]
-    (group,) = group_runs([load_run(write_run(tmp_path / "a", rows))])
+    (group,) = groups_of(tmp_path, (rows, {}))
     assert final(group, "test/accuracy") == Stat.over([0.2])
 
 
@@ -120,9 +102,7 @@ def test_the_last_rounds_are_rounds_not_measurements(tmp_path):
 
 def test_a_diverged_seed_makes_the_mean_infinite_but_not_the_best(tmp_path):
     rows = [{"round": r, "train/loss": value} for r, value in enumerate([2.0, 1.0, float("nan")])]
-    write_run(tmp_path / "a", rows)
-    write_run(tmp_path / "b", rows[:2], {"seed": 1})
-    (group,) = group_runs([load_run(tmp_path / "a"), load_run(tmp_path / "b")])
+    (group,) = groups_of(tmp_path, (rows, {}), (rows[:2], {"seed": 1}))
     assert math.isinf(last_k(group, "train/loss", 1).mean)
     assert best(group, "train/loss").mean == 1.0
 
@@ -163,27 +143,21 @@ def test_the_main_metric_is_accuracy_then_distance_then_loss(tmp_path):
 
 def test_the_default_target_is_reached_by_about_half_of_the_settings(tmp_path):
     tops = [0.31, 0.52, 0.78]
-    groups = [group_of(tmp_path / str(i), [[0.1, top]], {"local.lr": top}) for i, top in enumerate(tops)]
+    groups = groups_of(tmp_path, *((rows_of([0.1, top]), {"local.lr": top}) for top in tops))
     assert default_target(groups, "test/accuracy") == 0.5
     assert default_target(groups, "global/distance") is None
 
 
 @pytest.mark.parametrize(("lowest", "target"), [(0.0023, 0.01), (1e-3, 1e-3), (0.23, 0.3), (4.1, 5.0), (-2.0, -2.0)])
 def test_default_targets_of_losses_are_round_and_no_harder_than_the_best(tmp_path, lowest, target):
-    write_run(tmp_path / "a", rows_of(distance=[9.0, lowest]))
-    assert default_target(group_runs([load_run(tmp_path / "a")]), "global/distance") == pytest.approx(target)
+    groups = groups_of(tmp_path, (rows_of(distance=[9.0, lowest]), {}))
+    assert default_target(groups, "global/distance") == pytest.approx(target)
 
 
-@pytest.mark.parametrize(("rounds", "last"), [(1, 1), (40, 4), (1000, 100), (4000, 100)])
-def test_the_default_tail_is_a_tenth_of_the_rounds(tmp_path, rounds, last):
-    write_run(tmp_path / "a", [{"round": rounds - 1, "a": 1.0}])
-    assert default_last(group_runs([load_run(tmp_path / "a")])) == last
-
-
-def test_the_default_tail_is_that_of_the_longest_run(tmp_path):
-    for k, rounds in enumerate((1000, 200)):
-        write_run(tmp_path / str(k), [{"round": rounds - 1, "a": 1.0}], {"seed": k})
-    assert default_last(group_runs([load_run(tmp_path / str(k)) for k in range(2)])) == 100
+@pytest.mark.parametrize(("rounds", "last"), [([1], 1), ([40], 4), ([1000, 200], 100), ([4000], 100)])
+def test_the_default_tail_is_a_tenth_of_the_longest_runs_rounds(tmp_path, rounds, last):
+    runs = [([{"round": count - 1, "a": 1.0}], {"seed": k}) for k, count in enumerate(rounds)]
+    assert default_last(groups_of(tmp_path, *runs)) == last
 
 
 @pytest.fixture
@@ -198,33 +172,25 @@ def sweep(tmp_path):
         ("focus", 0.1, 1.0): 0.3,
     }
     runs = []
-    for index, ((name, lr, gamma), value) in enumerate(table.items()):
+    for (name, lr, gamma), value in table.items():
         rows = [{"round": 0, "test/accuracy": 0.1}, {"round": 1, "test/accuracy": value}]
-        changes = {"algorithm.name": name, "local.lr": lr, "algorithm.gamma": gamma}
-        runs.append(load_run(write_run(tmp_path / str(index), rows, changes)))
-    return group_runs(runs)
+        runs.append((rows, {"algorithm.name": name, "local.lr": lr, "algorithm.gamma": gamma}))
+    return groups_of(tmp_path, *runs)
 
 
-def test_a_diverged_setting_is_never_the_best(sweep):
+def test_profiles_take_the_best_over_the_other_tuned_keys_and_a_diverged_setting_never(sweep):
     own = [group for group in sweep if group.method == "fedavg"]
     assert best_setting(own, "test/accuracy", 1).setting["local.lr"] == 0.1
-
-
-def test_of_losses_the_setting_with_the_lowest_is_best(tmp_path):
-    for index, loss in enumerate([0.9, 0.2, 0.5]):
-        write_run(tmp_path / str(index), [{"round": 0, "train/loss": loss}], {"local.lr": 0.1 * (index + 1)})
-    groups = group_runs([load_run(tmp_path / str(index)) for index in range(3)])
-    assert best_setting(groups, "train/loss", 1).setting["local.lr"] == 0.2
-
-
-def test_a_profile_takes_the_best_over_the_other_tuned_keys(sweep):
     curves = profile(sweep, "local.lr", "test/accuracy", 1)
     assert [(lr, stat.mean) for lr, stat in curves["focus"]] == [(0.01, 0.55), (0.1, 0.3)]
     assert profile(sweep[::-1], "local.lr", "test/accuracy", 1) == curves  # for any position of the best
     assert [lr for lr, _ in curves["fedavg"]] == [0.01, 0.1, 1.0]
     assert math.isinf(curves["fedavg"][-1][1].mean)
-
-
-def test_tuned_keys_are_those_of_which_a_method_tried_several_values(sweep):
     assert tuned_keys(sweep) == ["local.lr", "algorithm.gamma"]
     assert tuned_keys([group for group in sweep if group.setting["local.lr"] == 1.0]) == []
+
+
+def test_of_losses_the_setting_with_the_lowest_is_best(tmp_path):
+    losses = {0.1: 0.9, 0.2: 0.2, 0.3: 0.5}
+    groups = groups_of(tmp_path, *(([{"round": 0, "train/loss": x}], {"local.lr": lr}) for lr, x in losses.items()))
+    assert best_setting(groups, "train/loss", 1).setting["local.lr"] == 0.2

@@ -1,7 +1,5 @@
 """Graphs in a report: the last round's edges and nodes, their colours, and the table of the nodes."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

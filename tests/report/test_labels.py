@@ -12,16 +12,10 @@ def flats(*changes):
     return [flatten(config_of(change)) for change in changes]
 
 
-def test_one_config_is_called_by_its_method():
+def test_a_label_has_its_method_and_only_the_keys_that_distinguish_it():
     assert labels(flats({"algorithm.name": "fedacs"})) == ["FedACS"]
-
-
-def test_the_method_comes_first_and_options_that_follow_from_it_stay_out():
     three = flats({"algorithm.name": "focus"}, {"algorithm.name": "fedavg"}, {"algorithm.name": "mine"})
     assert labels(three) == ["FOCUS", "FedAvg", "mine"]
-
-
-def test_a_label_has_only_the_keys_that_distinguish_it():
     given_ = flats(
         {"algorithm.name": "focus", "local.lr": 0.1},
         {"algorithm.name": "focus", "local.lr": 1e-05},
@@ -30,25 +24,17 @@ def test_a_label_has_only_the_keys_that_distinguish_it():
     assert labels(given_) == ["FOCUS, lr=0.1", "FOCUS, lr=1e-5", "FedAvg"]
 
 
-def test_a_key_with_a_namesake_keeps_its_group():
+def test_keys_are_called_without_their_group_unless_they_have_a_namesake():
     two = flats({"partition.alpha": 0.1}, {"partition.alpha": 0.5})
     assert labels(two) == ["alpha=0.1", "alpha=0.5"]
     for flat in two:
         flat["algorithm.alpha"] = 3
     assert labels(two) == ["partition.alpha=0.1", "partition.alpha=0.5"]
-
-
-def test_components_are_called_by_their_group():
     two = flats({"partition.name": "iid"}, {"model.class_path": "some.where.MLP"})
     assert labels(two) == ["model=LeNet5", "model=MLP"]
     assert labels(flats({"partition.name": "iid"}, {})) == ["partition=iid", "partition=dirichlet"]
-    assert short_keys(["partition.name", "model.class_path"], []) == {
-        "partition.name": "partition",
-        "model.class_path": "model",
-    }
-
-
-def test_a_key_that_is_absent_reads_as_none():
+    short = {"partition.name": "partition", "model.class_path": "model"}
+    assert short_keys(list(short), []) == short
     with_clip, without = flats({"local.clip_norm": 10}, {})
     del without["local.clip_norm"]
     assert labels([with_clip, without]) == ["clip_norm=10", "clip_norm=none"]
@@ -96,13 +82,7 @@ def test_varying_keys_are_sorted_by_role():
         {"algorithm.name": "focus", "local.lr": 0.1, "partition.alpha": 0.1, "num_clients": 8},
         {"algorithm.name": "sfl", "local.lr": 0.2, "partition.alpha": 0.5, "num_clients": 9},
     )
-    assert varying(two) == [
-        "algorithm.name",
-        "num_clients",
-        "partition.alpha",
-        "local.lr",
-        "algorithm.gamma",
-    ]
+    assert varying(two) == ["algorithm.name", "num_clients", "partition.alpha", "local.lr", "algorithm.gamma"]
 
 
 @pytest.mark.parametrize(

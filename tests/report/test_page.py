@@ -86,7 +86,7 @@ def test_the_page_needs_no_network_and_links_only_to_files_beside_it(comparison)
         assert link[1:] in page.ids if link.startswith("#") else (path.parent / link).is_file(), link
 
 
-def test_the_page_says_the_numbers(comparison):
+def test_the_page_says_the_numbers_and_names_an_unfinished_run(comparison):
     path, accuracy = comparison
     words = Page(path).words
     for method in ("fedavg", "focus"):
@@ -96,9 +96,6 @@ def test_the_page_says_the_numbers(comparison):
         assert f"{100 * np.mean(best):.2f} ± {100 * np.std(best, ddof=1):.2f}" in words
     assert "test accuracy ≥ 50" in words
     assert "two <methods> & more" in words
-
-
-def test_an_unfinished_run_is_named(comparison):
     assert "Unfinished: 1 of 4 runs (focus_1)" in Page(comparison[0]).words
 
 

@@ -1,7 +1,5 @@
 """Theorems' promises beside the curves of a report."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -8,7 +8,7 @@ import yaml
 
 from raylfl.errors import BadValue
 from raylfl.report.runs import find_runs, group_runs, load_run
-from tests.report.synthetic import rows_of, write_run
+from tests.report.synthetic import groups_of, rows_of, write_run
 
 
 def test_rows_become_columns_and_the_rest_is_read(tmp_path):
@@ -84,8 +84,7 @@ def test_seeds_of_one_setting_are_pooled_and_settings_are_not(tmp_path):
         {"seed": 0, "local.lr": 0.01},
         {"seed": 0, "algorithm.name": "focus"},
     ]
-    runs = [load_run(write_run(tmp_path / f"{i}", rows_of([0.1]), c)) for i, c in enumerate(changes)]
-    groups = group_runs(runs)
+    groups = groups_of(tmp_path, *((rows_of([0.1]), change) for change in changes))
     assert [(g.label, [run.seed for run in g.runs]) for g in groups] == [
         ("FedAvg, lr=0.01", [0]),
         ("FedAvg, lr=0.1", [0, 1]),
@@ -94,11 +93,8 @@ def test_seeds_of_one_setting_are_pooled_and_settings_are_not(tmp_path):
 
 
 def test_a_whole_number_written_as_float_is_the_same_setting(tmp_path):
-    runs = [
-        load_run(write_run(tmp_path / "a", rows_of([0.1]), {"seed": 0, "partition.alpha": 1})),
-        load_run(write_run(tmp_path / "b", rows_of([0.1]), {"seed": 1, "partition.alpha": 1.0})),
-    ]
-    assert len(group_runs(runs)) == 1
+    changes = ({"seed": 0, "partition.alpha": 1}, {"seed": 1, "partition.alpha": 1.0})
+    assert len(groups_of(tmp_path, *((rows_of([0.1]), change) for change in changes))) == 1
 
 
 def test_of_two_runs_of_one_seed_the_longer_counts(tmp_path):
@@ -110,12 +106,9 @@ def test_of_two_runs_of_one_seed_the_longer_counts(tmp_path):
 
 def test_groups_come_by_world_then_method_then_tuned_value_in_numeric_order(tmp_path):
     names = [(alpha, name, lr) for alpha in (10.0, 2.0) for name in ("sfl", "fedavg") for lr in (0.1, 0.02)]
-    runs = []
-    for index, (alpha, name, lr) in enumerate(names):
-        changes = {"partition.alpha": alpha, "algorithm.name": name, "local.lr": lr}
-        runs.append(load_run(write_run(tmp_path / str(index), rows_of([0.1]), changes)))
     keys = ("partition.alpha", "algorithm.name", "local.lr")
-    assert [tuple(g.setting[key] for key in keys) for g in group_runs(runs)] == sorted(names)
+    groups = groups_of(tmp_path, *((rows_of([0.1]), dict(zip(keys, own, strict=True))) for own in names))
+    assert [tuple(g.setting[key] for key in keys) for g in groups] == sorted(names)
 
 
 def test_the_number_of_clients_comes_from_the_partition_where_the_config_leaves_it_open(tmp_path):

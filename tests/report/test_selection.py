@@ -1,7 +1,5 @@
 """Selection of runs by conditions, and the keys in which runs differ."""
 
-from __future__ import annotations
-
 import pytest
 
 import raylfl

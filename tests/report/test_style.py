@@ -1,32 +1,28 @@
-"""Colours and numbers."""
+"""Colours and numbers; inline SVG: themed, with unique ids, without anything to fetch."""
+
+import re
 
 import pytest
+from matplotlib.figure import Figure
 
 from raylfl.algorithms import ALGORITHMS
 from raylfl.report.derived import Stat
-from raylfl.report.runs import group_runs, load_run
-from raylfl.report.style import DASHES, PALETTE, line_styles, method_styles
+from raylfl.report.sheet import inline_svg, legend_key
+from raylfl.report.style import DASHES, MARKERS, PALETTE, Line, line_styles, method_styles, rc
 from raylfl.report.wording import cost_text, count_text, number, stat_text, target_text
-from tests.report.synthetic import rows_of, write_run
+from tests.report.synthetic import groups_of, rows_of
 
 
-def test_as_many_methods_as_there_are_colours_and_dashes_differ():
+def test_methods_differ_in_colour_or_dash_and_keep_their_colour_beside_any_others():
     names = ALGORITHMS.names()[: len(PALETTE) * len(DASHES)]
     assert len({(line.color, line.dash) for line in method_styles(names).values()}) == len(names) == 32
-
-
-def test_a_method_keeps_its_colour_beside_any_others():
     alone, crowd = method_styles(["focus"]), method_styles(["mine", "sfl", "scaffold", "focus", "fedavg"])
     assert alone["focus"] == crowd["focus"]
 
 
 def test_settings_of_a_method_share_its_colour_and_differ_in_dash(tmp_path):
     names = [("focus", 0.1), ("focus", 0.2), ("sfl", 0.1)]
-    runs = [
-        load_run(write_run(tmp_path / f"{i}", rows_of([0.1]), {"algorithm.name": name, "local.lr": lr}))
-        for i, (name, lr) in enumerate(names)
-    ]
-    groups = group_runs(runs)
+    groups = groups_of(tmp_path, *((rows_of([0.1]), {"algorithm.name": name, "local.lr": lr}) for name, lr in names))
     one, two, other = line_styles(groups, method_styles(["focus", "sfl"])).values()
     assert one.color == two.color != other.color
     assert one.dash != two.dash
@@ -57,15 +53,57 @@ def test_counts_have_a_suffix(value, text):
     assert count_text(value) == text
 
 
-def test_a_spread_is_written_like_its_mean():
+def test_spreads_are_written_like_their_means_accuracies_in_per_cent_and_divergence_by_name():
     assert cost_text(Stat(9.75e6, 6.1e5, 3, 3)) == "9.75M ± 0.61M"
     assert cost_text(Stat(78.67, 4.93, 2, 3)) == "78.7 ± 4.9 (2 of 3)"
     assert cost_text(Stat.over([], of=3)) == "–"
-
-
-def test_accuracies_are_in_per_cent_and_divergence_is_named():
     assert stat_text(Stat(0.78434, 0.0246, 3, 3), "test/accuracy") == "78.43 ± 2.46"
     assert stat_text(Stat.over([0.5]), "test/accuracy") == "50.00"
     assert stat_text(Stat.over([1.0, float("inf")]), "train/loss") == "diverged"
     assert target_text("test/accuracy", 0.7, True) == "test accuracy ≥ 70\u202f%"
     assert target_text("global/distance", 1e-6, False) == "relative distance to optimum ≤ 1e-6"
+
+
+def drawing():
+    with rc():
+        figure = Figure()
+        ax = figure.subplots()
+        for index in range(len(PALETTE)):
+            ax.plot([0, 1], [0, index], **Line(index, 0, index).options())
+        ax.set_xlabel("x")
+    return figure
+
+
+def test_every_colour_of_the_palette_follows_the_theme():
+    with rc():
+        svg = inline_svg(drawing(), "f1", "t")
+    for index, color in enumerate(PALETTE):
+        assert color not in svg.lower()
+        assert f"var(--s{index})" in svg
+    assert "var(--ink)" in svg
+    assert "var(--muted)" in svg
+
+
+def test_ids_carry_the_prefix_and_every_reference_has_its_target():
+    with rc():
+        svg = inline_svg(drawing(), "f1", "t")
+    ids = set(re.findall(r'\bid="([^"]+)"', svg))
+    assert ids
+    assert all(name.startswith("f1-") for name in ids)
+    references = re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', svg)
+    assert references
+    assert all((a or b) in ids for a, b in references)
+
+
+def test_nothing_of_the_outside_is_left():
+    svg = inline_svg(drawing(), "f1", 'a "quoted" <title>')
+    assert svg.startswith('<svg role="img" aria-label="a &quot;quoted&quot; &lt;title&gt;"')
+    assert "http" not in svg
+    assert "<metadata" not in svg
+    assert not re.search(r'<svg[^>]*\s(width|height)="', svg)
+    assert "viewBox=" in svg
+
+
+def test_every_line_style_has_a_legend_key():
+    keys = {legend_key(Line(0, dash, marker)) for dash in range(len(DASHES)) for marker in range(len(MARKERS))}
+    assert len(keys) == len(DASHES) * len(MARKERS)

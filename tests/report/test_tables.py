@@ -3,6 +3,7 @@
 import ast
 import csv
 import io
+import json
 import math
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,7 +13,8 @@ import pytest
 from rich.console import Console
 
 import raylfl
-from raylfl.report.derived import Stat, facets
+from raylfl.report.derived import Stat, counted_axes, facets
+from raylfl.report.page import content_of, shown_tables
 from raylfl.report.render import latex, template, to_csv, to_latex, to_markdown, to_rich
 from raylfl.report.runs import group_runs, load_run
 from raylfl.report.tables import (
@@ -23,11 +25,12 @@ from raylfl.report.tables import (
     common,
     differences,
     environment,
+    link_table,
     rank,
     run_list,
     summary,
 )
-from tests.report.synthetic import rows_of, write_run
+from tests.report.synthetic import groups_of, rows_of, write_run
 
 ACCURACY = {("fedavg", 0): [0.1, 0.3, 0.5], ("fedavg", 1): [0.1, 0.4, 0.7], ("focus", 0): [0.2, 0.8, 0.9]}
 
@@ -59,7 +62,7 @@ def test_the_summary_holds_the_figures_of_every_setting(table):
     assert "computation" not in focus  # not counted
 
 
-def test_a_summary_without_target_has_no_costs(runs):
+def test_a_summary_without_a_target_has_no_costs(runs):
     table = summary(facets(group_runs(runs)), "test/accuracy", last=2, target=None)
     assert [column.key for column in table.columns] == ["setting", "seeds", "length", "last", "final", "best"]
 
@@ -118,12 +121,16 @@ def test_latex_knows_each_character_of_the_reports(path):
     assert path.stem == "style" or {char for char in characters if not latex(char).isascii()} == set()
 
 
-def test_csv_keeps_the_numbers_unrounded(table):
+def test_csv_keeps_the_numbers_unrounded_and_the_terminal_shows_the_texts(table):
     fedavg, focus = csv.DictReader(io.StringIO(to_csv(table)))
     assert float(fedavg["last_std"]) == np.std([0.3, 0.5, 0.4, 0.7], ddof=1)
     assert float(focus["last_mean"]) == pytest.approx(0.85, abs=1e-15)
     assert (fedavg["rounds_count"], fedavg["rounds_of"]) == ("2", "2")
     assert fedavg["setting"] == "FedAvg"
+    console = Console(width=200, file=io.StringIO(), force_terminal=False)
+    console.print(to_rich(table))
+    assert "85.00 ± 7.07" in console.file.getvalue()
+    assert "FOCUS" in console.file.getvalue()
 
 
 def to_html(table: ReportTable) -> str:
@@ -139,13 +146,6 @@ def test_html_escapes_and_marks_the_best():
     assert "x &amp; &lt;y&gt;" in text
     assert "<b>1</b>" in text
     assert "<b>2</b>" not in text
-
-
-def test_the_terminal_shows_the_same_texts(table):
-    console = Console(width=200, file=io.StringIO(), force_terminal=False)
-    console.print(to_rich(table))
-    assert "85.00 ± 7.07" in console.file.getvalue()
-    assert "FOCUS" in console.file.getvalue()
 
 
 def test_rows_compete_within_their_block_and_only_if_all_seeds_reach_the_target():
@@ -166,8 +166,8 @@ def test_rows_compete_within_their_block_and_only_if_all_seeds_reach_the_target(
 
 def test_blocks_are_set_apart_in_every_format(tmp_path):
     changes = [{"algorithm.name": m, "partition.alpha": a} for m in ("fedavg", "sfl") for a in (0.1, 0.5)]
-    runs = [load_run(write_run(tmp_path / f"{i}", rows_of([0.1]), c)) for i, c in enumerate(changes)]
-    table = summary(facets(group_runs(runs)), "test/accuracy", last=1, target=None)
+    groups = groups_of(tmp_path, *((rows_of([0.1]), change) for change in changes))
+    table = summary(facets(groups), "test/accuracy", last=1, target=None)
     assert "| *alpha=0.1* |" in to_markdown(table)
     assert r"\emph{alpha=0.5}" in to_latex(table)
     assert 'scope="rowgroup">alpha=0.1<' in to_html(table)
@@ -176,36 +176,19 @@ def test_blocks_are_set_apart_in_every_format(tmp_path):
 
 def test_the_best_tuning_of_every_method_is_tabled(tmp_path):
     data = {("fedavg", 0.1): 0.5, ("fedavg", 0.01): 0.7, ("focus", 0.1): 0.6, ("focus", 0.01): 0.3}
-    runs = []
-    for index, ((method, lr), value) in enumerate(data.items()):
-        changes = {"algorithm.name": method, "local.lr": lr}
-        runs.append(load_run(write_run(tmp_path / str(index), rows_of([value]), changes)))
-    table = best_settings(facets(group_runs(runs)), "test/accuracy", 1)
+    runs = [(rows_of([value]), {"algorithm.name": m, "local.lr": lr}) for (m, lr), value in data.items()]
+    table = best_settings(facets(groups_of(tmp_path, *runs)), "test/accuracy", 1)
     found = [(row["method"], row["tried"], row["local.lr"], row["last"].mean) for row in table.rows]
     assert found == [("FedAvg", 2, "0.01", 0.7), ("FOCUS", 2, "0.1", 0.6)]
-    assert [column.head for column in table.columns] == [
-        "method",
-        "tried",
-        "best lr",
-        "test accuracy (%), last 1",
-    ]
+    assert [column.head for column in table.columns] == ["method", "tried", "best lr", "test accuracy (%), last 1"]
 
 
 def test_differences_and_the_common_rest_cover_the_config(runs):
     groups = group_runs(runs)
     different, shared = differences(groups), common(groups)
-    assert [column.key for column in different.columns] == [
-        "setting",
-        "algorithm.name",
-        "algorithm.gamma",
-        "algorithm.rule",
-    ]
-    assert different.rows[1] == {
-        "setting": "FOCUS",
-        "algorithm.name": "focus",
-        "algorithm.gamma": "none",
-        "algorithm.rule": "–",
-    }
+    names = ["setting", "algorithm.name", "algorithm.gamma", "algorithm.rule"]
+    assert [column.key for column in different.columns] == names
+    assert different.rows[1] == dict(zip(names, ("FOCUS", "focus", "none", "–"), strict=True))
     keys = {row["key"] for row in shared.rows} | {column.key for column in different.columns}
     assert keys == {"setting"} | {key for group in groups for key in group.setting}
     assert differences(groups[:1]) is None
@@ -214,11 +197,8 @@ def test_differences_and_the_common_rest_cover_the_config(runs):
 
 def test_the_environment_is_what_the_summaries_say_without_results(runs):
     rows = {row["key"]: row["value"] for row in environment(runs).rows}
-    assert rows["versions.torch"] == "2.13.0"
-    assert rows["git_commit"] == "abc1234"
-    assert rows["host.cpus"] == "2"
-    assert rows["host.memory_gib"] == "7.5"
-    assert set(rows) == {"versions.raylfl", "versions.torch", "git_commit", "host.cpus", "host.memory_gib"}
+    versions = {"versions.raylfl": "0.1.0", "versions.torch": "2.13.0", "git_commit": "abc1234"}
+    assert rows == {**versions, "host.cpus": "2", "host.memory_gib": "7.5"}
     assert environment([]) is None
 
 
@@ -230,3 +210,44 @@ def test_every_run_is_listed_with_its_state(tmp_path):
     assert (first["run"], first["rounds"], first["state"]) == ("a/x", "2 of 2", "finished")
     assert (second["run"], second["rounds"], second["state"]) == ("b/y", "1 of 2", "unfinished")
     assert first["seconds"] == pytest.approx(0.2)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A star, and a graph whose clients send to each other."""
+    write_run(tmp_path / "star", rows_of([0.3, 0.5]))
+    rows = rows_of([0.3, 0.5])
+    for r, row in enumerate(rows, 1):
+        row |= {"cost/uplink_floats": 0, "cost/downlink_floats": 0, "cost/peer_floats": 50 * r}
+        row |= {"cost/busiest_node_floats": 20 * r, "cost/busiest_link_floats": 6 * r}
+    path = write_run(tmp_path / "graph", rows, {"algorithm.name": "dsgd"})
+    summary = json.loads((path / "summary.json").read_text())
+    (path / "summary.json").write_text(json.dumps({**summary, "busiest_link": {"between": ["2", "5"], "floats": 11.0}}))
+    return tmp_path
+
+
+def groups(*paths):
+    return group_runs([load_run(path) for path in paths])
+
+
+def test_each_setting_has_its_floats_seconds_and_busiest_link(folder):
+    graph, star = sorted(link_table(groups(folder / "star", folder / "graph")).rows, key=lambda row: row["setting"])
+    assert graph == {"setting": "DSGD", "floats": 100, "seconds": 1.0, "node": 40, "link": "2 – 5", "carried": 11}
+    assert star.keys() == {"setting", "floats", "seconds"}  # from before the others were recorded
+    assert [table.name for table in shown_tables(content_of(folder))] == ["summary", "links"]
+
+
+def test_the_busiest_link_is_a_cost_only_where_clients_send_to_each_other(folder):
+    star, graph = load_run(folder / "star"), load_run(folder / "graph")
+    assert "link" in counted_axes([star, graph])
+    assert "link" not in counted_axes([star])
+    assert link_table(groups(folder / "star")) is None
+
+
+@pytest.mark.parametrize("damage", [None, 3, {"between": 4}, {"between": ["1", "2"], "floats": "many"}])
+def test_a_damaged_summary_leaves_the_cells_empty(folder, damage):
+    path = folder / "graph" / "summary.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "busiest_link": damage}))
+    (row,) = link_table(groups(folder / "graph")).rows
+    assert "link" not in row
+    assert row["floats"] == 100

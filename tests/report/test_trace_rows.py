@@ -1,7 +1,5 @@
 """The preview of a config's rounds has the rows that a run records, or is refused."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

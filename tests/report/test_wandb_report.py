@@ -1,7 +1,5 @@
 """The report at wandb, up to the save: its content and its refusals."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import sys

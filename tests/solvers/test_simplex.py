@@ -1,7 +1,5 @@
 """Min-norm points against scipy, closed forms and optimality certificates."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np
@@ -11,7 +9,7 @@ import torch
 
 from raylfl.errors import NonFinite
 from raylfl.solvers import simplex
-from raylfl.solvers.simplex import min_norm_point, near_zero
+from raylfl.solvers.simplex import min_norm_point
 
 
 @pytest.fixture(params=["exchanges", "moves"], autouse=True)
@@ -94,38 +92,24 @@ def test_two_vectors_have_a_closed_form():
         np.testing.assert_allclose(solve(np.stack([a, b])).weights, [expected, 1 - expected], atol=1e-12)
 
 
-def test_a_zero_vector_takes_all_the_weight():
+def test_a_zero_vector_takes_all_the_weight_and_a_hull_around_zero_gives_zero():
     vectors = np.random.default_rng(0).normal(size=(5, 9)) + 1
     vectors[3] = 0
     np.testing.assert_array_equal(solve(vectors).weights, [0, 0, 0, 1, 0])
-
-
-def test_only_zero_vectors_are_no_division_by_zero():
     found = solve(np.zeros((3, 4)))
     assert (found.value, found.gap, found.weights.sum()) == (0.0, 0.0, 1.0)
-
-
-def test_a_hull_that_contains_zero_gives_zero():
     vectors = np.random.default_rng(3).normal(size=(40, 5))
     found = solve(vectors)
     assert np.linalg.norm(found.weights @ vectors) < 1e-12
     assert (found.weights >= 0).all()
 
 
-def test_scaling_all_vectors_changes_no_weight():
-    vectors = np.random.default_rng(5).normal(size=(12, 30)) + 0.4
-    np.testing.assert_allclose(solve(vectors * 2.0**-60).weights, solve(vectors).weights, rtol=1e-12)
-
-
-def test_a_thousand_vectors_reach_a_gap_of_1e_minus_12():
+def test_a_thousand_vectors_reach_a_gap_of_1e_minus_12_and_others_a_loose_one():
     vectors = np.random.default_rng(1).normal(size=(1000, 3000)) + 0.02
     found = solve(vectors)
     x = found.weights @ vectors
     assert found.gap <= 1e-12
     assert (vectors @ x).min() >= x @ x * (1 - 1e-9)
-
-
-def test_a_loose_tolerance_is_kept_too():
     vectors = np.random.default_rng(2).normal(size=(60, 60)) + 0.1
     found = solve(vectors, tol=1e-3)
     assert found.gap <= 1e-3
@@ -180,10 +164,6 @@ def test_momenta_of_a_run_near_its_end_are_solved_exactly(seed):
     vectors -= normal * np.minimum(vectors @ normal - 1e-4 * (seed - 2), 0)[:, None] / (normal @ normal)
     found, best = solve(vectors), shortest(vectors)
     assert np.sum((found.weights @ vectors) ** 2) <= best * (1 + 1e-8) + 1e-20
-
-
-def test_with_a_tolerance_below_rounding_no_hull_counts_as_containing_zero():
-    assert [near_zero(tol) for tol in (1e-3, 1e-7, 1e-8, 1e-12)] == [1e-3**2, 1e-7**2, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("method", ["pairwise", "active_set"])

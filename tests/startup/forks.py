@@ -1,7 +1,5 @@
 """Pieces of code with common first lines, each in its own process: one process runs these lines and forks."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

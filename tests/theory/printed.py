@@ -1,7 +1,5 @@
 """FedAWARE's Lemma 4.1 and Theorem 4.1 as printed, which runs exceed (`raylfl.theory.fedaware_rate` says why)."""
 
-from __future__ import annotations
-
 from math import sqrt
 
 import numpy as np

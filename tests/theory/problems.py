@@ -1,13 +1,22 @@
 """Random quadratics and dense float64 runs of the methods on them, independent of the package's round engine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
 from hypothesis import strategies as st
 
+from raylfl.config.load import load_config
+from raylfl.execution.prepare import prepare
 from raylfl.theory.quadratic import QuadraticProblem
+
+RIDGE = [
+    *("num_clients=3", "data.init_args={num_clients: 3, rows_per_client: 7, dim: 4, lam: 0.3}", "participation.size=2"),
+    *("rounds=20", "runtime.backend=local"),
+]
+
+
+def experiment(config, *overrides):
+    return prepare(load_config(config, list(overrides)))
 
 
 def random_problem(

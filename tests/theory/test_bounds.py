@@ -1,7 +1,5 @@
 """No run on random quadratics is worse than its theorem guarantees."""
 
-from __future__ import annotations
-
 from itertools import islice
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The quantities of a run that theorems take are those of the cohorts that the run draws."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """FedACS's Theorems 1 and 3 against runs on random quadratics, drawn with replacement over lossy links."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -59,15 +57,12 @@ def test_fedacs_stays_below_theorem_3_in_a_system_that_changes(problem, seed, sh
     assert mean <= bound * (1 + 1e-9)
 
 
-def test_in_a_constant_system_the_bound_is_that_of_theorem_1():
+def test_in_a_constant_system_bound_and_step_size_are_those_of_theorem_1():
     shares, a_norm = np.tile([0.2, 0.4], (8, 1)), np.tile([3.0, 5.0], (8, 1))
     bound = fedacs.surrogate_bound(0.01, shares, a_norm, L=2.0, gap=1.5, kappa=0.7, sigma=0.3)
     u = 0.01 * 2 * 5
     c = (u**2 + 2 * u**3) / (1 - 2 * u**2) + u
     assert bound == pytest.approx(4 * 1.5 / (0.01 * 2.6 * 8) + 4 * c * 0.49 + 2 * 0.01 * 2 * 25 * 0.09 / (2.6 / 0.6))
-
-
-def test_the_step_size_of_theorem_1_meets_its_condition():
     bound = fedacs.surrogate_step(3.0, 7.0, beta=1.5)
     assert 1.5**2 * fedacs.descent_error(bound.largest * 21) == pytest.approx(0.25)
     assert fedacs.descent_error(0.8) == float("inf")

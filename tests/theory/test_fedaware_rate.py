@@ -1,7 +1,5 @@
 """FedAWARE's Lemma 4.1 and Theorem 4.1 against dense runs: as printed they fail, corrected they hold."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

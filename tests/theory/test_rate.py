@@ -1,7 +1,5 @@
 """`local.lr: {theory: PAPER}`: a run at the largest step size that a theorem admits."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import yaml
@@ -10,16 +8,10 @@ import raylfl
 from raylfl.cli import main
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
-from raylfl.execution.planned import prepare
 from raylfl.theory import fedacs
 from raylfl.theory.summary import theory_of
+from tests.theory.problems import RIDGE, experiment
 
-RIDGE = [
-    "num_clients=3",
-    "data.init_args={num_clients: 3, rows_per_client: 7, dim: 4, lam: 0.3}",
-    "participation.size=2",
-    "runtime.backend=local",
-]
 BY_SFL = "local.lr={theory: sfl}"
 
 
@@ -40,7 +32,7 @@ def smoothness(experiment) -> float:
 )
 def test_the_rate_is_the_bound_of_the_paper_about_the_method(algorithm, steps, paper, share):
     overrides = [*RIDGE, f"algorithm.name={algorithm}", f"local.steps={steps}", f"local.lr={{theory: {paper}}}"]
-    e = prepare(load_config("ridge", overrides))
+    e = experiment("ridge", *overrides)
     expected = 1 / (share * smoothness(e))
     for lr in (e.rule.lr, e.setup.rule.lr, e.config.local.lr, e.config.resolved["local"]["lr"]):
         assert lr == pytest.approx(expected, rel=1e-9)
@@ -56,9 +48,9 @@ def test_the_rate_of_fedacs_takes_the_clients_own_steps_and_losses(algorithm, th
     overrides = [*RIDGE, *system, f"algorithm={algorithm}", "local.lr={theory: fedacs}"]
     if not theorem:
         with pytest.raises(BadConfig, match="Theorems 1 and 3 need surrogate weights that are known"):
-            prepare(load_config("ridge", overrides))
+            experiment("ridge", *overrides)
         return
-    e = prepare(load_config("ridge", overrides))
+    e = experiment("ridge", *overrides)
     assert e.config.local.lr_from.startswith(f"{theorem}, non-convex")
     beta = theory_of(e).constants.value("beta~")
     assert beta > 1
@@ -68,7 +60,7 @@ def test_the_rate_of_fedacs_takes_the_clients_own_steps_and_losses(algorithm, th
 def test_the_rate_of_fedaware_needs_all_clients_in_round_0():
     """beta/(4 L sqrt(K_h K~)) with beta = 0.5 * 2/3, K_h = 3/(1 + 1/2 + 1/2) and K~ = 5/3."""
     overrides = [*RIDGE, "local.steps=[1, 2, 2]", "algorithm={name: fedaware, warmup: all}"]
-    e = prepare(load_config("ridge", [*overrides, "local.lr={theory: fedaware}"]))
+    e = experiment("ridge", *overrides, "local.lr={theory: fedaware}")
     assert e.config.local.lr_from.startswith("[4] Thm 4.1, corrected")
     assert e.rule.lr == pytest.approx(1 / 3 / (4 * smoothness(e) * np.sqrt(3 / 2 * 5 / 3)), rel=1e-9)
 
@@ -112,7 +104,7 @@ def test_print_config_shows_the_number(capsys):
 )
 def test_a_rate_without_a_theorem_is_refused(overrides, reason):
     with pytest.raises(BadConfig, match="local") as caught:
-        prepare(load_config("ridge", [*RIDGE, *overrides]))
+        experiment("ridge", *RIDGE, *overrides)
     assert reason in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
 
@@ -120,10 +112,10 @@ def test_a_rate_without_a_theorem_is_refused(overrides, reason):
 def test_a_rate_of_estimates_is_refused():
     small = ["num_clients=4", "model.init_args={hidden: [4]}", "runtime.backend=local", "algorithm.name=sfl"]
     with pytest.raises(BadConfig, match="L is only an estimate"):
-        prepare(load_config("digits", [*small, BY_SFL]))
+        experiment("digits", *small, BY_SFL)
 
 
 def test_assumptions_that_do_not_hold_are_warnings():
-    e = prepare(load_config("ridge", [*RIDGE, "algorithm.name=sfl", "local.steps=[1, 2, 3]", BY_SFL]))
+    e = experiment("ridge", *RIDGE, "algorithm.name=sfl", "local.steps=[1, 2, 3]", BY_SFL)
     assert any("local steps differ" in line for line in e.warnings)
     assert e.rule.lr == pytest.approx(1 / (6 * 2 * 3 * smoothness(e)), rel=1e-9)

@@ -1,7 +1,5 @@
 """Constants of softmax regression against Hessians that autograd computes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -50,13 +48,16 @@ def test_no_hessian_leaves_the_bounds(seed, classes, dim, decay, exponent):
     assert gradient == pytest.approx(x.grad.numpy(), rel=1e-8, abs=1e-12)
 
 
-def test_two_classes_attain_the_smoothness():
+def test_two_classes_attain_the_smoothness_and_the_minimiser_has_no_gradient():
     """At x = 0 with two classes p = (1/2, 1/2), where the bound is an equality."""
     inputs, labels = np.random.default_rng(1).standard_normal((9, 3)), np.arange(9) % 2
     given_ = (torch.from_numpy(inputs), torch.from_numpy(labels), 2, 0.3)
     zero = torch.zeros(8, dtype=torch.float64)
     hessian = torch.autograd.functional.hessian(lambda v: loss(v, *given_), zero)
     assert float(torch.linalg.eigvalsh(hessian)[-1]) == pytest.approx(softmax.client_smoothness(inputs, 0.3), rel=1e-12)
+    problem = problem_of(4)
+    assert np.linalg.norm(problem.weights @ problem.values(problem.optimum)[1]) < 1e-6
+    assert problem_of(4, decay=0.0).optimum is None
 
 
 def problem_of(seed, clients=3, classes=3, dim=2, decay=0.2):
@@ -79,12 +80,6 @@ def test_no_gradient_leaves_the_bounds(seed, exponent):
     for (rows, labels), most in zip(problem.shards, problem.noise, strict=True):
         single = np.array([softmax.value_and_gradient(x, rows[[j]], labels[[j]], 3, 0.0)[1] for j in range(5)])
         assert np.square(single - single.mean(axis=0)).sum(axis=1).mean() <= most * slack
-
-
-def test_the_minimiser_has_no_gradient():
-    problem = problem_of(4)
-    assert np.linalg.norm(problem.weights @ problem.values(problem.optimum)[1]) < 1e-6
-    assert problem_of(4, decay=0.0).optimum is None
 
 
 def test_logistic_regression_has_the_theorems_of_each_method():

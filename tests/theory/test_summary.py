@@ -1,7 +1,5 @@
 """Constants measured through a user's module, and `raylfl theory`."""
 
-from __future__ import annotations
-
 import json
 from itertools import islice
 
@@ -9,23 +7,11 @@ import numpy as np
 import pytest
 
 from raylfl.cli import main
-from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
-from raylfl.execution.planned import prepare
 from raylfl.theory.objectives import Objectives
 from raylfl.theory.summary import theory_of
 from tests.oracles.focus_moments import focus_moments
-
-RIDGE = [
-    "num_clients=3",
-    "data.init_args={num_clients: 3, rows_per_client: 7, dim: 4, lam: 0.3}",
-    "participation.size=2",
-    "rounds=20",
-]
-
-
-def experiment(config, *overrides):
-    return prepare(load_config(config, list(overrides)))
+from tests.theory.problems import RIDGE, experiment
 
 
 def test_a_single_client_that_owns_all_data_has_no_theory():
@@ -109,25 +95,6 @@ def test_bounds_of_sfl_are_left_out_where_clients_differ(uneven):
 def promised(theory, theorem):
     """Words and values of the promises of a theorem, "at most" included."""
     return {p.what: p.value for p in theory.promises if p.theorem == theorem}
-
-
-def test_a_run_of_fedavg_with_biased_cohorts_ends_within_theorem_3():
-    """f_i = 0.025 (x - e_i)^2, independent clients of unequal chances: 20,000 rounds of the mean of the received."""
-    e, p, eta, L = np.array([1.0, -1.0, 0.0, 0.0]), np.array([0.8, 0.3, 0.3, 0.3]), 0.05, 0.05
-    pairs = [[0.025, -0.05 * x] for x in e.tolist()]
-    problem = ["model.name=quadratic", "partition.name=natural", "dtype=float64", "model.init_args.x0=1"]
-    method = ["algorithm.name=fedavg", "local.batch_size=full", "local.steps=1", "local.epochs=null"]
-    cohorts = [f"participation={{name: bernoulli, p: {p.tolist()}}}", f"local.lr={eta}"]
-    theory = theory_of(
-        experiment("data/coefficients", *problem, *method, *cohorts, f"data.init_args.pairs={pairs}", "rounds=100")
-    )
-    bound = promised(theory, "[1] Thm 3")["limit of |x - x*|^2, at most"]
-    draw, x, squares = np.random.default_rng(0), 1.0, []
-    for part in draw.random((20_000, 4)) < p:
-        if part.any():
-            x -= eta * L * (x - e[part].mean())
-        squares.append(x**2)
-    assert 0.1 < np.mean(squares[2000:]) <= bound  # the printed form gives 0.05
 
 
 @pytest.mark.parametrize("x0", [0.0, 1.0])
@@ -253,25 +220,6 @@ def test_the_strongly_convex_bound_of_sfl_is_used_only_where_its_theorem_holds()
     assert line[1] == pytest.approx(bounds[1].value)
 
 
-def test_the_predicted_limit_at_finite_steps_is_where_a_run_ends(tmp_path):
-    """FedAvg with unequal local steps and full participation: no randomness is left."""
-    import raylfl
-
-    overrides = [
-        *RIDGE[:2],
-        "participation={name: full}",
-        "algorithm.name=fedavg",
-        "local.steps=[1, 4, 9]",
-        "local.lr=0.01",
-    ]
-    theory = theory_of(experiment("ridge", *overrides))
-    predicted = next(p.value for p in theory.promises if p.theorem == "[3] eq. 39")
-    run = raylfl.run(
-        "ridge", [*overrides, "rounds=150", f"logging.dir={tmp_path}", "logging.report=false", "eval.every=0"]
-    )
-    assert run.metrics[-1]["global/distance"] == pytest.approx(predicted, rel=1e-6)
-
-
 @pytest.mark.parametrize(
     "option", ["local.clip_norm=0.05", "local.lr_schedule={name: step_exponential, decay: 0.5}", "local.momentum=0.5"]
 )
@@ -308,12 +256,6 @@ def test_the_predicted_limit_of_a_calibrated_method_is_that_of_its_own_step_size
     moved = 1 - (1 - 2 * eta * a) ** steps  # towards -b/(2a)
     optimum = -b.sum() / (2 * a.sum())
     assert found == pytest.approx(abs(moved @ (-b / (2 * a)) / moved.sum() - optimum) / abs(optimum), rel=1e-9)
-
-
-def test_a_method_without_a_theorem_says_so():
-    theory = theory_of(experiment("ridge", *RIDGE, "algorithm.name=mifa", "local.momentum=0.5"))
-    assert "no theorem of the four papers is about mifa" in theory.notes
-    assert any(note.startswith("local.momentum") for note in theory.notes)
 
 
 def test_networks_get_estimates():

@@ -1,7 +1,5 @@
 """Models that wait or die during a run, like a trial on a slow machine or a lost node."""
 
-from __future__ import annotations
-
 import os
 import time
 from glob import glob

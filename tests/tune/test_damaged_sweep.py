@@ -1,7 +1,5 @@
 """A sweep whose journal is damaged ends with the table of an undisturbed one; damaged runs are named in it."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

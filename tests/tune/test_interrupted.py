@@ -1,7 +1,5 @@
 """A sweep killed by SIGKILL continues and repeats no finished trial."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

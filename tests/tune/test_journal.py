@@ -1,7 +1,5 @@
 """The journal of a sweep survives a crash at any byte."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

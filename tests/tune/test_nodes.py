@@ -1,7 +1,5 @@
 """Sweeps over the nodes of a cluster: trials spread, each with its workers; each node has its own local folder."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 from glob import glob

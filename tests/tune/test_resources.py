@@ -1,7 +1,5 @@
 """The resources of a trial, and the arithmetic in refusals."""
 
-from __future__ import annotations
-
 import pytest
 
 from raylfl.config.groups.runtime import RuntimeConfig
@@ -18,19 +16,13 @@ def test_a_trial_has_a_bundle_for_its_server_and_one_per_worker():
     assert bundles(RuntimeConfig(backend="local"), processes=3) == [{"CPU": 1.0}] * 3
 
 
-def test_two_trials_of_two_half_workers_fill_two_cpus():
+def test_bundles_are_on_one_node_and_parts_of_a_gpu_do_not_reach_across_two():
     trial = bundles(RuntimeConfig(cpus_per_worker=0.5, workers=2))
     assert capacity(trial, [{"CPU": 2.0}]) == 2
     assert capacity(trial, [{"CPU": 2.9}]) == 2
-
-
-def test_a_bundle_is_on_one_node():
     three = bundles(RuntimeConfig(cpus_per_worker=3, workers=2))
     assert capacity(three, [{"CPU": 4.0}, {"CPU": 4.0}]) == 1  # one worker on each
     assert capacity(bundles(RuntimeConfig(cpus_per_worker=5)), [{"CPU": 4.0}, {"CPU": 4.0}]) == 0
-
-
-def test_fractions_of_a_gpu_do_not_reach_across_two():
     trial = bundles(RuntimeConfig(gpus_per_worker=0.6, cpus_per_worker=1))
     assert capacity(trial, [{"CPU": 8.0, "GPU": 2.0}]) == 2  # not three: 3 x 0.6 = 1.8
     assert capacity(bundles(RuntimeConfig(gpus_per_worker=0.25, workers=2)), [{"CPU": 8.0, "GPU": 1.0}]) == 2

@@ -1,7 +1,5 @@
 """ASHA in a sweep is Ray Tune's own, one for each kind of setting; a resumed sweep keeps its decisions."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,6 +1,6 @@
 """The scores of runs; a running trial is scored like a finished one."""
 
-from __future__ import annotations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,8 +15,6 @@ from raylfl.tune.score import WORST, RunningScore, Score
 def record(rows, rounds=None):
     """A run whose metrics.jsonl has these rows."""
     at, metrics = _columns(rows)
-    from pathlib import Path
-
     return RunRecord(Path("run"), {"rounds": rounds or len(rows)}, at, metrics, {})
 
 
@@ -37,14 +35,11 @@ def test_last_is_the_mean_over_the_last_k_rounds_not_evaluations():
     assert score(last=6).of(run) == pytest.approx(np.mean([0.1, 0.3, 0.5, 0.9]))
 
 
-def test_the_default_window_is_a_tenth_of_the_rounds():
+def test_the_window_is_a_tenth_of_the_planned_rounds():
     assert [score().window(n) for n in (1, 5, 40, 400, 4000)] == [1, 1, 4, 40, 100]
     run = record(rows([0.1 * r for r in range(40)]))
     assert score().of(run) == pytest.approx(np.mean([3.6, 3.7, 3.8, 3.9]))
-
-
-def test_a_stopped_run_counts_with_the_window_of_its_planned_length():
-    """A run of 40 rounds stopped after 8: settings are compared by equal windows."""
+    # a run of 40 rounds stopped after 8: settings are compared by equal windows
     stopped = record(rows([0.1 * r for r in range(8)]), rounds=40)
     assert score().of(stopped) == pytest.approx(np.mean([0.4, 0.5, 0.6, 0.7]))
 

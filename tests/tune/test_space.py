@@ -1,7 +1,5 @@
 """The search space: domains, conditions, draws and refusals, without Ray."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -15,11 +13,6 @@ BASE = {"algorithm": {"name": "fedavg"}, "local": {"lr": 0.1}, "partition": {"na
 
 def points(content, samples=1, seed=0, base=BASE):
     return Space.parse(content).points(samples, seed, base)
-
-
-def test_a_grid_is_the_product_of_its_values():
-    found = points({"a.x": {"grid": [1, 2]}, "b": {"grid": ["u", "v", "w"]}})
-    assert found == [{"a.x": x, "b": b} for x in (1, 2) for b in ("u", "v", "w")]
 
 
 def test_an_inactive_key_neither_appears_nor_multiplies():
@@ -65,11 +58,7 @@ def test_a_condition_may_refer_to_the_config_and_to_keys_of_a_group():
 
 def test_conditions_chain():
     found = points(
-        {
-            "c": {"grid": [7], "when": {"b": 2}},
-            "b": {"grid": [1, 2], "when": {"a": "y"}},
-            "a": {"grid": ["x", "y"]},
-        }
+        {"c": {"grid": [7], "when": {"b": 2}}, "b": {"grid": [1, 2], "when": {"a": "y"}}, "a": {"grid": ["x", "y"]}}
     )
     assert found == [{"a": "x"}, {"a": "y", "b": 1}, {"a": "y", "b": 2, "c": 7}]
 
@@ -102,11 +91,7 @@ def test_samples_repeat_no_point_in_which_nothing_is_drawn():
 
 @pytest.mark.parametrize(
     ("domain", "mean", "low", "high"),
-    [
-        ({"uniform": [2, 6]}, 4.0, 2, 6),
-        ({"randint": [0, 5]}, 2.0, 0, 4),
-        ({"choice": [0, 10]}, 5.0, 0, 10),
-    ],
+    [({"uniform": [2, 6]}, 4.0, 2, 6), ({"randint": [0, 5]}, 2.0, 0, 4), ({"choice": [0, 10]}, 5.0, 0, 10)],
 )
 def test_draws_have_the_distribution_they_name(domain, mean, low, high):
     drawn = [Domain.parse("k", domain).draw(np.random.default_rng(k)) for k in range(2000)]
@@ -146,12 +131,6 @@ def test_what_a_domain_cannot_be_is_said_with_its_place(content, words):
     with pytest.raises(BadConfig) as caught:
         Space.parse({"local.lr": content})
     assert words in str(caught.value)
-
-
-def test_all_mistakes_of_a_space_are_reported_together():
-    with pytest.raises(BadConfig) as caught:
-        Space.parse({"a": {"grid": []}, "b": {"uniform": [1, 0]}})
-    assert len(caught.value.problems) == 2
 
 
 def test_what_is_tuned_is_compared_and_worlds_and_algorithms_are_not():

@@ -1,7 +1,5 @@
 """Sweep files: composition, overrides, and refusals before Ray starts."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -50,25 +48,20 @@ def test_interpolations_follow_the_trials_seed(tmp_path):
 
 def test_changing_the_algorithm_resets_its_options(tmp_path):
     spec = sweep_of(
-        tmp_path,
-        algorithm={"name": "fedavgm", "beta": 0.5},
-        space={"algorithm.name": {"grid": ["fedavgm", "focus"]}},
+        tmp_path, algorithm={"name": "fedavgm", "beta": 0.5}, space={"algorithm.name": {"grid": ["fedavgm", "focus"]}}
     )
     configs = [spec.config(values, 0, tmp_path / "s") for values in spec.points()]
     assert configs[0].algorithm.beta == 0.5
     assert configs[1].resolved["algorithm"]["name"] == "focus"
 
 
-def test_the_command_line_reaches_into_the_sweep_and_into_its_config(tmp_path):
+def test_overrides_reach_into_the_sweep_and_into_its_config_which_a_base_lies_over(tmp_path):
     path = write(tmp_path, scheduler="asha")
     overrides = ["scheduler.grace=2", "space.local.lr={uniform: [1, 2]}", "samples=3", "rounds=40", "name=other"]
     spec = load_sweep(path, overrides)
     assert (spec.scheduler.grace, spec.scheduler.reduction) == (2, 3.0)
     assert (spec.options.samples, spec.rounds, spec.name) == (3, 40, "other")
     assert all(1 <= point["local.lr"] <= 2 for point in spec.points())
-
-
-def test_a_base_in_the_overrides_is_laid_over_the_sweeps_config_and_does_not_name_the_sweep(tmp_path):
     spec = load_sweep(write(tmp_path), ["base=[mnist_lenet,preset/sfl_cyclic]", "rounds=40"])
     assert spec.base["participation"] == {"name": "cyclic", "groups": 3, "size": 2}
     assert spec.base["rounds"] == 40
@@ -94,12 +87,6 @@ def test_every_partition_of_the_heterogeneity_sweep_can_be_drawn_with_every_seed
             make_split(load_config(spec.base, spec.overrides(point, seed)), data)
 
 
-def test_the_heterogeneity_sweep_varies_what_it_promises():
-    points = load_sweep("heterogeneity").points()
-    for key in ("partition.alpha", "partition.classes", "link.q", "local.steps", "algorithm.name", "local.lr"):
-        assert len({point[key] for point in points if key in point}) >= 2, key
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -109,18 +96,10 @@ def test_the_heterogeneity_sweep_varies_what_it_promises():
         ({"schedular": "asha"}, "unknown key schedular; did you mean scheduler?"),
         ({"scheduler": "hyperband"}, "scheduler.name=hyperband, but must be one of fifo, asha"),
         ({"scheduler": {"name": "asha", "grce": 3}}, "unknown key scheduler.grce; did you mean scheduler.grace?"),
-        ({"scheduler": {"name": "asha", "reduction": 1.0}}, "scheduler.reduction=1.0"),
         ({"scheduler": {"grace": 2}}, "scheduler.name=fifo, but must be asha, to which grace and reduction belong"),
         ({"mode": "mean"}, "mode=mean, but must be one of min, max"),
-        ({"score": "mean"}, "score=mean, but must be one of last, best, target"),
-        ({"score": "target"}, "target=None"),
-        (
-            {"metric": "test/dice_loss"},
-            "mode=None, but must be min or max (whether smaller or larger test/dice_loss is",
-        ),
-        ({"target": 0.5}, "target=0.5"),
+        ({"metric": "test/dice_loss"}, "mode=None, but must be min or max (whether smaller or larger test/dice_loss"),
         ({"samples": 4}, "the space holds only grids"),
-        ({"samples": 0}, "samples=0"),
         ({"seeds": [1, 1]}, "seeds=[1, 1]"),
         ({"search": "grid"}, "one of random, optuna"),
         ({"space": {"seed": {"grid": [1, 2]}}}, "write seeds: [0, 1, 2]"),
@@ -128,10 +107,6 @@ def test_the_heterogeneity_sweep_varies_what_it_promises():
         ({"metric": "test/accuracy"}, "metric=test/accuracy is never measured here: it needs a test set"),
         ({"metric": "global/loss", "eval": {"global": False}}, "never measured here: it needs eval.global=true"),
         ({"metric": "clients/accuracy_p10"}, "never measured here: it needs eval.clients=true"),
-        (
-            {"metric": "global/distanse", "mode": "min"},
-            "metric=global/distanse, but must be one of global/loss, global/grad_norm",
-        ),
         ({"metric": "distance", "mode": "min"}, "did you mean global/distance?"),
         ({"logging": {"id": "x"}}, "logging.id: every run of a sweep has an id of its own"),
         ({"search": "optuna"}, "search=optuna, but must be random, or a space with keys to draw"),
@@ -240,14 +215,11 @@ def test_a_resumed_sweep_may_change_resources_retries_and_samples_only(tmp_path)
         resume(tmp_path / "elsewhere")
 
 
-def test_data_on_named_nodes_are_refused_before_anything_starts(tmp_path):
+def test_data_on_named_nodes_and_places_that_trials_cannot_reach_are_refused(tmp_path):
     spec = sweep_of(tmp_path, data={"class_path": "tests.tune.modules.Named"}, runtime={"backend": "ray"})
     words = r"^data.class_path=tests.tune.modules.Named: the clients' data are on nodes blue, red, .* use raylfl run "
     with pytest.raises(BadConfig, match=words):
         check_sweep(spec)
-
-
-def test_a_place_that_the_trials_processes_cannot_reach_is_refused(tmp_path):
     with pytest.raises(
         BadConfig, match=r"^logging.dir=memory://runs, but must be .* a URL that every process can reach"
     ):

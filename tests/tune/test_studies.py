@@ -1,7 +1,5 @@
 """Settings proposed by Ray Tune's OptunaSearch: a study for each cell, and no setting twice, also after a pause."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict
 from types import SimpleNamespace

@@ -3,8 +3,6 @@
 The longest tests run with `make test ARGS="-m cluster"` only.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import signal
@@ -58,23 +56,6 @@ def plain(folder, *overrides):
 
 
 @pytest.mark.exhaustive
-def test_two_trials_of_two_workers_share_two_cpus(cluster, tmp_path):
-    """Four workers hold half a CPU each; seeds take turns; the bits of one process; the Ctrl-C handler is restored."""
-    interrupted = signal.getsignal(signal.SIGINT)
-    runtime = {"backend": "ray", "workers": 2, "cpus_per_worker": 0.5}
-    asha = {"name": "asha", "grace": 2, "reduction": 4}
-    result, said = carry_out(tmp_path, rounds=3, runtime=runtime, concurrent=2, seeds=[0, 1], scheduler=asha)
-    assert signal.getsignal(signal.SIGINT) is interrupted
-    assert "settings 2, seeds 2, rounds 3; settings at once 2, workers 2 each" in said[0]
-    best = result.settings[0]
-    for run in best.runs:
-        summary = json.loads((result.folder / run.id / "summary.json").read_text())
-        assert summary["runtime"]["workers"] == 2
-        overrides = ["rounds=3", f"local.lr={best.trial.values['local.lr']}", f"seed={run.seed}"]
-        assert torch.equal(params(result.folder / run.id), plain(tmp_path, *overrides).params)
-
-
-@pytest.mark.exhaustive
 def test_a_whole_run_stays_inside_the_placement_group_of_its_caller(cluster, tmp_path):
     """The group holds all CPUs, so that nothing could start outside of it."""
     from ray.util.placement_group import placement_group, remove_placement_group
@@ -103,10 +84,7 @@ def test_deaths_are_retried_from_the_checkpoint_and_divergence_is_not(cluster, t
         model={"name": None, "class_path": "tests.tune.modules.Mortal"},
         seeds=[0, 1],
         concurrent=1,
-        space={
-            "local.lr": {"grid": [0.1, 1e200]},
-            "model.init_args": {"grid": [mortal], "when": {"local.lr": 0.1}},
-        },
+        space={"local.lr": {"grid": [0.1, 1e200]}, "model.init_args": {"grid": [mortal], "when": {"local.lr": 0.1}}},
     )
     assert marker.exists()
     assert [row["state"] for row in table(result.folder).values()] == ["finished"] * 2 + ["diverged"] * 2

@@ -1,7 +1,5 @@
 """Tables of runs and settings: seeds pooled, the best first."""
 
-from __future__ import annotations
-
 import csv
 import json
 
@@ -15,10 +13,7 @@ from raylfl.tune.journal import STOPPED, Journal, Trial, setting_rows, write_tab
 from raylfl.tune.spec import load_sweep, shown_choices
 from tests.tune.sweeps import write
 
-SPACE = {
-    "algorithm.name": {"grid": ["fedavg", "focus"]},
-    "local.lr": {"grid": [0.1, 0.2]},
-}
+SPACE = {"algorithm.name": {"grid": ["fedavg", "focus"]}, "local.lr": {"grid": [0.1, 0.2]}}
 
 
 @pytest.fixture

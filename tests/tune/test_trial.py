@@ -1,15 +1,18 @@
-"""One trial in the test's own process has the bits of ordinary runs after any interruption."""
+"""One trial in the test's own process has the bits of ordinary runs after any interruption; causes of failed ones."""
 
-from __future__ import annotations
+import pickle
+from types import SimpleNamespace
 
 import pytest
 import torch
+from ray.exceptions import ActorDiedError
 
 import raylfl
 from raylfl.runtime.records.mirror import local_view
 from raylfl.tune.journal import FINISHED
 from raylfl.tune.score import WORST, Score
 from raylfl.tune.trial import TrialJob, report
+from raylfl.tune.trial_log import cause
 from tests.tune.sweeps import QUADRATICS, carry_out, finish, folder_of, metrics, planned, sweep_of
 
 ASHA = {"name": "asha", "grace": 2, "reduction": 2}
@@ -163,3 +166,20 @@ def test_trials_at_a_url_go_on_on_any_node(tmp_path, monkeypatch):
     assert "resumed at round 3" in (node / "log.txt").read_text()
     assert torch.equal(params(node), plain.params)
     assert metrics(local_view(f"{url}/{node.name}")) == metrics(plain.run_dir)
+
+
+class NeedsTwo(Exception):
+    """An exception that can be pickled, but not loaded again."""
+
+    def __init__(self, key: str, value: str):
+        super().__init__(f"{key}={value}")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"), [(ActorDiedError(), "its process ended"), (NeedsTwo("a", "b"), "NeedsTwo: a=b")]
+)
+def test_the_cause_is_plain_for_a_lost_process_and_otherwise_the_last_line_of_the_error(tmp_path, error, text):
+    (tmp_path / "error.pkl").write_bytes(pickle.dumps(error))
+    (tmp_path / "error.txt").write_text("Failure # 1\nTraceback\nNeedsTwo: a=b\n")
+    assert cause(SimpleNamespace(pickled_error_file=str(tmp_path / "error.pkl"), local_path=str(tmp_path))) == text
+    assert cause(SimpleNamespace(pickled_error_file=None, local_path=None)) == "its process was lost"
