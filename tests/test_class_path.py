@@ -1,8 +1,10 @@
 """User components by `class_path`: copies of shipped classes have the same bits, in every command."""
 
 import json
+import re
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,83 +19,7 @@ from raylfl.core.algorithm import Algorithm
 from raylfl.errors import BadConfig
 from tests.startup.forks import LEAN, forks_after
 
-MINE = '''
-from dataclasses import dataclass
-
-import numpy as np
-
-from raylfl.algorithms.fedprox import FedProx
-from raylfl.heterogeneity.links.bernoulli import Bernoulli as Lossy
-from raylfl.heterogeneity.links.base import Link
-from raylfl.heterogeneity.participation.base import Draw, Participation
-from raylfl.heterogeneity.participation.availability import Bernoulli as Coins
-from raylfl.heterogeneity.participation.uniform import Uniform
-from raylfl.heterogeneity.partition.proportions import Dirichlet
-from raylfl.heterogeneity.topologies.graphs import Ring
-from raylfl.heterogeneity.partition.dirichlet import Dirichlet
-
-
-@dataclass
-class Sprung(FedProx):
-    mu: float = 0.5
-
-
-@dataclass
-class Some(Uniform):
-    pass
-
-
-@dataclass
-class Awake(Coins):
-    pass
-
-
-@dataclass
-class Skewed(Dirichlet):
-    pass
-
-
-@dataclass
-class Radio(Lossy):
-    pass
-
-
-@dataclass
-class Unchecked(Participation):
-    """A process without the method that every process needs."""
-
-
-@dataclass
-class Pairs(Participation):
-    """Clients r and r + 1; it defines the one method that a process needs."""
-
-    def attempt(self, r, world, attempt):
-        return Draw.once(np.array([r % world.count, (r + 1) % world.count]))
-
-
-@dataclass
-class Half(Link):
-    """Loses half of the uploads; it defines the one method that a link needs."""
-
-    def failure(self, r, clients, world):
-        return np.full(len(clients), 0.5)
-
-
-@dataclass
-class Shrinking(FedProx):
-    """Computes an option from itself."""
-
-    shrink: float = 0.25
-    gamma: float = 1.0
-
-    def __post_init__(self):
-        super().__post_init__()
-        self.gamma *= self.shrink
-
-
-class Other:
-    pass
-'''
+MINE = (Path(__file__).parent / "mine.py").read_text()
 REGISTERED = '''
 from dataclasses import dataclass
 
@@ -287,17 +213,11 @@ def test_an_instance_whose_class_changes_its_options_is_refused(here):
         ("participation.class_path=mine.Unchecked", "mine.Unchecked, but must be a class that defines attempt, as the"),
         ("link.class_path=mine.Sprung", "link.class_path=mine.Sprung, but must be a dataclass derived from"),
         ("algorithm.class_path=mine.Sprung algorithm.name=fedavg", "algorithm.name=fedavg, but must be left out"),
-        (
-            "participation.class_path=mine.Some participation.size=2 participation.availability.class_path=mine.Awoke",
-            "participation.availability.class_path=mine.Awoke",
-        ),
-        (
-            "participation.class_path=mine.Some participation.size=2 participation.availability.class_path=mine.Some",
-            "must be an availability process",
-        ),
+        ("participation={name: uniform, availability: {class_path: mine.Awoke}}", "availability.class_path=mine.Awoke"),
+        ("participation={name: uniform, availability: {class_path: mine.Some}}", "must be an availability process"),
     ],
 )
 def test_mistakes_are_refused_with_key_value_and_remedy(here, setting, words):
     with pytest.raises(BadConfig) as caught:
-        load_config("digits", setting.split())
+        load_config("digits", re.split(r" (?=[\w.]+=)", setting))
     assert words in str(caught.value)

@@ -1,6 +1,5 @@
 """`raylfl new`: its files pass their tests, have the package's style, and never replace a file."""
 
-import os
 import shlex
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from raylfl.cli.listing import kind_of
 from raylfl.cli.new import KINDS, module_of, new
 from raylfl.components.registry import import_class
 from raylfl.config.load import load_config
-from tests.startup.forks import PYTEST
 
 ROOT = Path(__file__).resolve().parents[1]
 GROUPS = {"algorithm": "algorithms", "partition": "partitions", "link": "links", "model": "models"}
@@ -48,12 +46,8 @@ def test_what_is_written_passes_at_once(here, kind):
     assert load_config(f"{module}.yaml").resolved[kind]["class_path"] == f"{module}.{name}"
 
 
-@pytest.mark.slow
-def test_pytest_finds_them_and_the_first_line_of_the_yaml_runs(here):
+def test_the_first_line_of_the_yaml_runs(here):
     assert main(["new", "algorithm", "FedNew", "-o", str(here)]) == 0
-    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run([*PYTEST, "-q", "test_fednew.py"], env=environment, capture_output=True, text=True)
-    assert "3 passed" in done.stdout
     command = shlex.split((here / "fednew.yaml").read_text().splitlines()[0].removeprefix("# raylfl "))
     assert main([*command, "rounds=1", "runtime.backend=local", "logging.report=false"]) == 0
 

@@ -13,67 +13,9 @@ from raylfl.config.json_schema import config_schema
 from raylfl.config.load import load_config
 from raylfl.config.registries import KINDS
 from raylfl.errors import BadConfig
+from tests.test_class_path import MINE
 
 SMALL = ["rounds=3", "num_clients=4", "logging.report=false", "runtime.backend=local", "eval.every=2"]
-MODULE = '''
-"""Components as a package of someone else's would have them."""
-
-import json
-from dataclasses import dataclass
-from typing import Annotated
-
-import torch
-from lightning import LightningModule
-from raylfl.algorithms.fedprox import FedProx
-from raylfl.heterogeneity.partition.proportions import Dirichlet
-from raylfl.components.options import Doc, Ge
-
-
-@dataclass
-class Sprung(FedProx):
-    """A spring to the round's model."""
-
-    mu: Annotated[float, Ge(0), Doc("the stiffness")] = 0.5
-
-
-@dataclass
-class Skewed(Dirichlet):
-    """A partition of one's own."""
-
-
-class Net(LightningModule):
-    """A linear model."""
-
-    def __init__(self, bias: bool = True):
-        super().__init__()
-        self.body = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10, bias=bias))
-
-    def training_step(self, batch, batch_idx):
-        return torch.nn.functional.cross_entropy(self.body(batch[0]), batch[1])
-
-
-class Points:
-    """Points of ten kinds."""
-
-    def __init__(self, count: int = 80):
-        draw = torch.Generator().manual_seed(0)
-        self.targets = torch.arange(count) % 10
-        self.train_dataset = torch.utils.data.TensorDataset(torch.randn(count, 64, generator=draw), self.targets)
-
-
-class Lines:
-    """Writes rounds as lines."""
-
-    def __init__(self, run_dir: str, word: str = "round"):
-        self.file, self.word = open(f"{run_dir}/lines.txt", "a"), word
-
-    def log(self, metrics):
-        print(self.word, metrics["round"], file=self.file)
-
-    def close(self):
-        print("end", file=self.file)
-        self.file.close()
-'''
 ENTRIES = {
     "algorithms": "sprung = parts_of_another:Sprung\nfedavg = parts_of_another:Sprung\nbroken = parts_gone:Lost\n",
     "partitions": "skewed = parts_of_another:Skewed\n",
@@ -98,7 +40,7 @@ def installed(fresh):
     """A working directory, and installed packages with a plug-in of every kind."""
     site = fresh / "site"
     install(site, "raylfl-parts", "0.3", ENTRIES)
-    (site / "parts_of_another.py").write_text(MODULE)
+    (site / "parts_of_another.py").write_text(MINE)
     sys.path.insert(0, str(site))
     return fresh
 
@@ -106,7 +48,7 @@ def installed(fresh):
 @pytest.fixture
 def own(fresh):
     """The same classes as a file in the working directory."""
-    (fresh / "mine.py").write_text(MODULE)
+    (fresh / "mine.py").write_text(MINE)
     sys.path.insert(0, str(fresh))
     return fresh
 

@@ -8,7 +8,7 @@ from raylfl.algorithms.cafedavg import CAFedAvg
 from raylfl.algorithms.fedacs import MOST_FAILURE, FedACS
 from raylfl.algorithms.fedavg import FedAvg
 from raylfl.algorithms.fednova import FedNova
-from raylfl.algorithms.fedvarp import FedVARP
+from raylfl.algorithms.mifa import FedVARP
 from raylfl.algorithms.optimal_sampling import OptimalSampling
 from raylfl.core.algorithm import Algorithm
 from raylfl.core.population import Population

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from raylfl.algorithms import fedaware
-from raylfl.algorithms.fedavgm import FedAvgM
+from raylfl.algorithms.adaptive import FedAvgM
 from raylfl.algorithms.fedaware import FedAWARE
 from raylfl.algorithms.fedmgda import FedMGDA
 from raylfl.algorithms.optimal_sampling import OptimalSampling

@@ -11,7 +11,7 @@ from raylfl.config.registries import REGISTRIES
 from raylfl.config.schema import NAMED_GROUPS
 from raylfl.config.text import dump, parse
 from raylfl.errors import BadConfig
-from raylfl.heterogeneity.participation.weighted import Weighted
+from raylfl.heterogeneity.participation.uniform import Weighted
 
 EDGES = ("edges.txt", "0 1  # an edge\n1 2\n")
 GRAPH = ("topology.jsonl", '{"round": 0, "directed": false, "edges": [[0, 1], [1, 0]], "arrives": [true, false]}\n')
@@ -95,12 +95,9 @@ def test_later_names_and_lists_replace_and_interpolations_resolve():
         (["local.lr_schedule.decay=0"], "local.lr_schedule.decay=0, but must be in (0, 1]"),
         (
             ["runtime.client_timeout=0"],
-            "client_timeout=0, but must be > 0, the time limit of a worker in seconds, or null",
+            "client_timeout=0, but must be > 0, the time limit of a worker in seconds, or n",
         ),
-        (
-            ["logging.dir=s33://bucket/runs"],
-            "logging.dir=s33://bucket/runs, but must be a folder, or a URL such as s3:",
-        ),
+        (["logging.dir=s33://b/runs"], "logging.dir=s33://b/runs, but must be a folder, or a URL such as s3://"),
         (["logging.dir=s3://b/../runs"], "logging.dir=s3://b/../runs, but must be a folder, or a URL such as s3://"),
         (["logging.dir=dir::file:///tmp/runs"], "logging.dir=dir::file:///tmp/runs, but must be a folder, or a URL"),
         (["logging.dir=sftp://me:secret@h/runs"], "logging.dir=sftp://..., but must be a URL without a password"),

@@ -2,7 +2,6 @@
 
 import json
 import pickle
-import subprocess
 import sys
 import weakref
 
@@ -18,8 +17,8 @@ from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.config.load import load_config
 from raylfl.core.placement import Placement
 from raylfl.core.samples import BatchSource, SampleSet
+from raylfl.data import client_files
 from raylfl.data.by_index import ClientArrays, MappedArrays
-from raylfl.data.client_files import index_of
 from raylfl.errors import BadConfig, DataMissing
 from raylfl.experiment.assemble import assemble, assigns_clients
 from raylfl.runtime.check import check
@@ -237,16 +236,14 @@ def apart(tmp_path):
             np.save(tmp_path / node / client / "x.npy", points.x[mine].numpy())
             np.save(tmp_path / node / client / "y.npy", points.targets[mine].numpy())
         files.append(tmp_path / f"{node}.json")
-        files[-1].write_text(json.dumps(index_of(tmp_path / node, node)))
+        files[-1].write_text(json.dumps(client_files.index_of(tmp_path / node, node)))
     return files
 
 
-@pytest.mark.slow
-def test_the_documented_command_writes_an_index(apart, tmp_path):
-    command = [sys.executable, "-m", "raylfl.data.client_files", str(tmp_path / "red"), "--node", "red"]
-    written = subprocess.run(command, capture_output=True, text=True)
-    assert written.stderr == ""
-    assert json.loads(written.stdout) == json.loads(apart[0].read_text())
+def test_the_documented_command_writes_an_index(apart, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["client_files", str(tmp_path / "red"), "--node", "red"])
+    client_files.main()
+    assert json.loads(capsys.readouterr().out) == json.loads(apart[0].read_text())
 
 
 def config_of(files, path):

@@ -1,14 +1,21 @@
-"""K_i and B_i against their formulas, computed by hand."""
+"""K_i and B_i against their formulas, virtual time against sums by hand, losses against their probabilities."""
+
+import math
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
+from raylfl.core.pattern import Ring, Star
 from raylfl.core.population import Population
 from raylfl.errors import BadValue
+from raylfl.heterogeneity.clock import Clock
+from raylfl.heterogeneity.links.bernoulli import Bernoulli
 from raylfl.heterogeneity.work import LocalWork
 from raylfl.heterogeneity.world import RunContext
+from tests.heterogeneity.draws import Z, world
 
 SIZES = [1, 10, 63, 64, 65, 640]
 
@@ -79,18 +86,106 @@ def test_a_clients_work_does_not_depend_on_the_other_clients(asked, r):
     assert np.array_equal(some[1], everyone[1][clients])
 
 
+WORLD = RunContext(0, Population.of(np.full(4, 10)), 100)
+STEPS, CLIENTS = np.array([10, 3]), np.array([2, 1])
+
+
+def test_a_parallel_round_waits_for_the_slowest_and_a_ring_for_all_whose_floats_may_differ():
+    clock = Clock(seconds_per_step=[9.0, 2.0, 0.5, 9.0], bandwidth=100.0)
+    # client 2: 10*0.5 + (300 + 100)/100 = 9;  client 1: 3*2 + (300 + 100)/100 = 10
+    assert clock.round_seconds(STEPS, 300, 100, CLIENTS, Star(), WORLD) == pytest.approx(10.0)
+    assert clock.round_seconds(STEPS, 300, 100, CLIENTS, Ring(), WORLD) == pytest.approx(19.0)
+    clock = Clock(seconds_per_step=1.0, bandwidth=10.0)
+    up, down = np.array([50.0, 0.0]), np.array([0.0, 100.0])
+    assert clock.round_seconds(STEPS, up, down, CLIENTS, Star(), WORLD) == pytest.approx(15.0)
+    assert clock.round_seconds(STEPS, up, down, CLIENTS, Ring(), WORLD) == pytest.approx(28.0)
+    assert Clock(0.5).round_seconds(STEPS, 1e12, 1e12, CLIENTS, Star(), WORLD) == 5.0
+
+
+def test_computation_is_the_sum_over_the_cohort_and_an_empty_one_takes_no_time():
+    assert Clock([9.0, 2.0, 0.5, 9.0], 1.0).computation_seconds(STEPS, CLIENTS, WORLD) == pytest.approx(11.0)
+    empty = np.array([], dtype=np.int64)
+    for pattern in (Star(), Ring()):
+        assert Clock(bandwidth=1.0).round_seconds(empty, 5, 5, empty, pattern, WORLD) == 0.0
+    assert Clock().computation_seconds(empty, empty, WORLD) == 0.0
+
+
+def test_lognormal_speeds_are_drawn_once_per_client():
+    many = RunContext(0, Population.of(np.full(2000, 10)), 100)
+    clock = Clock({"lognormal": [-4.0, 1.0]})
+    speeds = [clock.computation_seconds(np.array([1]), np.array([i]), many) for i in range(2000)]
+    assert stats.kstest(speeds, stats.lognorm(s=1.0, scale=np.exp(-4)).cdf).pvalue > 1e-4
+    again = clock.computation_seconds(np.ones(2000, dtype=np.int64), np.arange(2000), many)
+    assert again == pytest.approx(sum(speeds))
+
+
+ROUNDS = 3000
+
+
+def losses(link, count, rounds=ROUNDS, seed=0):
+    everyone = np.arange(count)
+    return np.array([link.lost(r, everyone, world(count, seed)) for r in range(rounds)])
+
+
+@pytest.mark.parametrize("q", [[0.0, 0.02, 0.3, 0.5, 0.9], {"linspace": [0.01, 0.3]}])
+def test_uploads_are_lost_as_often_as_q_says(q):
+    link = Bernoulli(q)
+    nominal = link.failure(0, np.arange(5), world(5))
+    error = losses(link, 5).mean(axis=0) - nominal
+    assert (abs(error) <= Z * np.sqrt(nominal * (1 - nominal) / ROUNDS)).all()
+
+
+def test_losses_of_clients_and_of_rounds_are_uncorrelated():
+    lost = losses(Bernoulli(0.5), 8).astype(float)
+    across = np.corrcoef(lost.T)[np.triu_indices(8, 1)]
+    along = [np.corrcoef(lost[:-1, i], lost[1:, i])[0, 1] for i in range(8)]
+    assert (abs(np.concatenate([across, along])) < Z / math.sqrt(ROUNDS)).all()
+
+
+def test_a_dynamic_q_is_redrawn_and_losses_follow_its_mean():
+    link = Bernoulli({"uniform": [0.4, 0.6]}, dynamic=True)
+    q = np.array([link.failure(r, np.arange(4), world(4)) for r in range(ROUNDS)])
+    assert len(np.unique(q)) == q.size
+    assert (abs(losses(link, 4).mean(axis=0) - 0.5) < Z * math.sqrt(0.25 / ROUNDS)).all()
+
+
+@given(asked=st.lists(st.integers(0, 39), unique=True), r=st.integers(0, 10**6), dynamic=st.booleans())
+def test_a_clients_loss_does_not_depend_on_the_other_clients(asked, r, dynamic):
+    link = Bernoulli({"uniform": [0.2, 0.8]}, dynamic=dynamic)
+    clients = np.array(asked, dtype=np.int64)
+    assert np.array_equal(link.lost(r, clients, world(40)), link.lost(r, np.arange(40), world(40))[clients])
+
+
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("part", "options", "says"),
     [
-        ({"steps": 5, "epochs": 2}, "steps=5 beside epochs=2, but must be left out if epochs are given"),
-        ({"steps": 0}, "steps=0, but must be a whole number, at least 1"),
-        ({"epochs": 1.5}, "epochs=1.5, but must be a whole number, at least 1"),
-        ({"batch_size": "all"}, "batch_size=all, but must be a whole number, at least 1 and at most 1e9, or full"),
-        ({"batch_size": {"uniform": [0, None]}}, "batch_size.uniform=[0, None], but must be [lo, hi]"),
-        ({"steps": {"uniform": [1, None]}}, "steps.uniform=[1, None], but must be [lo, hi] with lo <= hi"),
+        (LocalWork, {"steps": 5, "epochs": 2}, "steps=5 beside epochs=2, but must be left out if epochs are given"),
+        (LocalWork, {"steps": 0}, "steps=0, but must be a whole number, at least 1"),
+        (LocalWork, {"epochs": 1.5}, "epochs=1.5, but must be a whole number, at least 1"),
+        (
+            LocalWork,
+            {"batch_size": "all"},
+            "batch_size=all, but must be a whole number, at least 1 and at most 1e9, or f",
+        ),
+        (LocalWork, {"batch_size": {"uniform": [0, None]}}, "batch_size.uniform=[0, None], but must be [lo, hi]"),
+        (LocalWork, {"steps": {"uniform": [1, None]}}, "steps.uniform=[1, None], but must be [lo, hi] with lo <= hi"),
+        (Clock, {"bandwidth": 0}, "bandwidth=0, but must be > 0, floats per second, up and down, or null"),
+        (Clock, {"seconds_per_step": -1}, "seconds_per_step=-1, but must be a number above 0"),
+        (
+            Clock,
+            {"seconds_per_step": {"phases": [{"until": 0.5, "value": 1}, {"value": 2}]}},
+            "cannot change during a r",
+        ),
+        (Bernoulli, {"q": 1.0}, "q=1.0, but must be a failure probability in [0, 1)"),
+        (
+            Bernoulli,
+            {"q": {"linspace": [0.0, 1.0]}},
+            "q.linspace=[0.0, 1.0], but must be [first, last], each a failure",
+        ),
+        (Bernoulli, {"q": [0.1, 2]}, "q[1]=2, but must be a failure probability in [0, 1)"),
     ],
 )
-def test_refusals_name_key_value_and_remedy(options, says):
+def test_refusals_name_key_value_and_remedy(part, options, says):
     with pytest.raises(BadValue) as caught:
-        LocalWork(**options)
+        part(**options)
     assert says in str(caught.value)

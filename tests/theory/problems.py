@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from raylfl.config.load import load_config
-from raylfl.execution.prepare import prepare
+from raylfl.execution.planned import prepare
 from raylfl.theory.quadratic import QuadraticProblem
 
 RIDGE = [

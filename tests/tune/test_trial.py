@@ -12,7 +12,7 @@ from raylfl.runtime.records.mirror import local_view
 from raylfl.tune.journal import FINISHED
 from raylfl.tune.score import WORST, Score
 from raylfl.tune.trial import TrialJob, report
-from raylfl.tune.trial_log import cause
+from raylfl.tune.tuner import cause
 from tests.tune.sweeps import QUADRATICS, carry_out, finish, folder_of, metrics, planned, sweep_of
 
 ASHA = {"name": "asha", "grace": 2, "reduction": 2}
