@@ -213,8 +213,8 @@ def test_an_instance_whose_class_changes_its_options_is_refused(here):
         ("participation.class_path=mine.Unchecked", "mine.Unchecked, but must be a class that defines attempt, as the"),
         ("link.class_path=mine.Sprung", "link.class_path=mine.Sprung, but must be a dataclass derived from"),
         ("algorithm.class_path=mine.Sprung algorithm.name=fedavg", "algorithm.name=fedavg, but must be left out"),
-        ("participation={name: uniform, availability: {class_path: mine.Awoke}}", "availability.class_path=mine.Awoke"),
-        ("participation={name: uniform, availability: {class_path: mine.Some}}", "must be an availability process"),
+        ("participation={name: uniform, size: 2, availability: {class_path: mine.Awoke}}", "mine.Awoke, but must be"),
+        ("participation={name: uniform, size: 2, availability: {class_path: mine.Some}}", "an availability process"),
     ],
 )
 def test_mistakes_are_refused_with_key_value_and_remedy(here, setting, words):

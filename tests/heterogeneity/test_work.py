@@ -35,7 +35,7 @@ def test_steps_do_not_depend_on_how_much_data_there_is_but_batches_do():
 
 def test_epochs_count_batches_the_last_one_smaller_and_accumulated_ones_as_one_step():
     assert draw(LocalWork(epochs=3, batch_size=64))[0].tolist() == [3, 3, 3, 3, 6, 30]
-    # a B_i = 20: ceil(n_i / 20) steps; for drawn batch sizes floor(3 n_i / min(n_i, 20))
+    # A B_i = 20: ceil(n_i / 20) steps; for drawn batch sizes floor(3 n_i / min(n_i, 20))
     steps, batch = draw(LocalWork(epochs=3, batch_size=10, accumulate=2))
     assert steps.tolist() == [3, 3, 12, 12, 12, 96]
     assert batch.tolist() == [1, 10, 10, 10, 10, 10]
