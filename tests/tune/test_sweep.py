@@ -185,6 +185,7 @@ def test_a_sweep_is_a_group_at_wandb(cluster, tmp_path):
 def test_optuna_tunes_each_cell_of_the_grids_and_a_resumed_search_goes_on(cluster, tmp_path):
     """Two cells with two settings each, interrupted after the first two: four different rates, as without a pause."""
     pytest.importorskip("optuna")
+    interrupted = signal.getsignal(signal.SIGINT)
     space = {"algorithm.name": {"grid": ["fedavg", "fedavgm"]}, "local.lr": {"uniform": [0.01, 0.1]}}
     said: list[str] = []
 
@@ -202,6 +203,7 @@ def test_optuna_tunes_each_cell_of_the_grids_and_a_resumed_search_goes_on(cluste
     (folder,) = (tmp_path / "runs").iterdir()
     first = [row for row in table(folder).values() if row["state"] == "finished"]
     result = resume(folder, [], said.append)
+    assert signal.getsignal(signal.SIGINT) is interrupted
     rows = table(folder).values()
     assert [row["state"] for row in rows] == ["finished"] * 4
     assert [row for row in rows if row in first] == first
