@@ -10,8 +10,8 @@ from lightning import LightningModule
 from raylfl.algorithms.fedprox import FedProx
 from raylfl.components.options import Doc, Ge
 from raylfl.heterogeneity.links.base import Link
-from raylfl.heterogeneity.links.bernoulli import Bernoulli as Coins
 from raylfl.heterogeneity.links.bernoulli import Bernoulli as Lossy
+from raylfl.heterogeneity.participation.availability import Bernoulli as Coins
 from raylfl.heterogeneity.participation.base import Draw, Participation
 from raylfl.heterogeneity.participation.uniform import Uniform
 from raylfl.heterogeneity.partition.proportions import Dirichlet
