@@ -89,51 +89,24 @@ def test_loss_and_gradient_are_those_of_autograd(build, dtype, tolerance):
         assert torch.equal(content[0], kept)
 
 
-NETWORKS = {
-    "a pool that keeps a part of a window": (
-        (1, 9, 9),
-        lambda: [nn.MaxPool2d(2, ceil_mode=True), nn.Flatten(), nn.Linear(25, 4)],
-    ),
-    "a dilated convolution": (
-        (1, 9, 9),
-        lambda: [nn.Conv2d(1, 3, 3, dilation=2), nn.ReLU(), nn.Flatten(), nn.Linear(75, 4)],
-    ),
-    "a strided convolution": (
-        (1, 9, 9),
-        lambda: [nn.Conv2d(1, 3, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(48, 4)],
-    ),
-    "a grouped convolution": ((2, 7, 7), lambda: [nn.Conv2d(2, 4, 3, groups=2), nn.Flatten(), nn.Linear(100, 4)]),
-    "a circular convolution": (
-        (1, 7, 7),
-        lambda: [nn.Conv2d(1, 2, 3, padding=1, padding_mode="circular"), nn.Flatten(), nn.Linear(98, 4)],
-    ),
-    "no biases": (
-        (1, 7, 7),
-        lambda: [nn.Conv2d(1, 2, 3, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(50, 4, bias=False)],
-    ),
-    "a padded pool": (
-        (1, 8, 8),
-        lambda: [nn.Conv2d(1, 2, 3), nn.MaxPool2d(2, padding=1), nn.Flatten(), nn.Linear(32, 4)],
-    ),
-    "a dilated pool": (
-        (1, 8, 8),
-        lambda: [nn.Conv2d(1, 2, 3), nn.MaxPool2d(2, 1, dilation=2), nn.Flatten(), nn.Linear(32, 4)],
-    ),
-    "a pool whose windows overlap": (
-        (1, 8, 8),
-        lambda: [nn.Conv2d(1, 2, 3), nn.MaxPool2d(3, 1), nn.Flatten(), nn.Linear(32, 4)],
-    ),
-    "two rows kept by Flatten": (
-        (3, 5),
-        lambda: [nn.Flatten(start_dim=1), nn.Linear(15, 6), nn.ReLU(), nn.Linear(6, 4)],
-    ),
+NETWORKS = {  # the shape of a sample, and layers before a dense one of this width
+    "a pool that keeps a part of a window": ((1, 9, 9), lambda: [nn.MaxPool2d(2, ceil_mode=True)], 25),
+    "a dilated convolution": ((1, 9, 9), lambda: [nn.Conv2d(1, 3, 3, dilation=2), nn.ReLU()], 75),
+    "a strided convolution": ((1, 9, 9), lambda: [nn.Conv2d(1, 3, 3, stride=2), nn.ReLU()], 48),
+    "a grouped convolution": ((2, 7, 7), lambda: [nn.Conv2d(2, 4, 3, groups=2)], 100),
+    "a circular convolution": ((1, 7, 7), lambda: [nn.Conv2d(1, 2, 3, padding=1, padding_mode="circular")], 98),
+    "no bias": ((1, 7, 7), lambda: [nn.Conv2d(1, 2, 3, bias=False), nn.Flatten(), nn.Linear(50, 9, bias=False)], 9),
+    "a padded pool": ((1, 8, 8), lambda: [nn.Conv2d(1, 2, 3), nn.MaxPool2d(2, padding=1)], 32),
+    "a dilated pool": ((1, 8, 8), lambda: [nn.Conv2d(1, 2, 3), nn.MaxPool2d(2, 1, dilation=2)], 32),
+    "a pool whose windows overlap": ((1, 8, 8), lambda: [nn.Conv2d(1, 2, 3), nn.MaxPool2d(3, 1)], 32),
+    "two rows kept by Flatten": ((3, 5), lambda: [nn.Flatten(start_dim=1), nn.Linear(15, 6), nn.ReLU()], 6),
 }
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_other_layers_have_autograds_gradients_whether_they_are_translated_or_not(name):
-    shape, layers = NETWORKS[name]
-    flat = FlatModule(Net(*layers()), torch.float64, CPU)
+    shape, layers, width = NETWORKS[name]
+    flat = FlatModule(Net(*layers(), nn.Flatten(), nn.Linear(width, 4)), torch.float64, CPU)
     content = batch(12, shape, torch.float64, classes=4)
     expected = flat.backward(flat.module.training_step(content, 0))
     alone = LoopOracle(flat, innermost=InnermostSteps(flat.module))

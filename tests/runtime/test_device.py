@@ -26,7 +26,7 @@ from tests.shares import one_in
 MLP = "model={name: mlp, init_args: {in_shape: [1, 8, 8], num_classes: 10}}"
 MOVING = ["local.momentum=0.9", "local.clip_norm=1.0", "local.weight_decay=0.01"]
 UNEQUAL = ["local.steps={uniform: [1, 5]}", *MOVING]
-KINDS = [(name, how) for name in ("fedavg", "scaffold", "focus", "fedaware") for how in ("always", "never")]
+TOGETHER, ALONE = "runtime.vectorize=always", "runtime.vectorize=never"
 AUGMENTED = [
     "data.class_path=tests.runtime.modules.Augmented",
     "model={name: mlp, init_args: {in_shape: [2, 8, 8], num_classes: 10}}",
@@ -114,14 +114,13 @@ def test_every_kind_of_local_work_works_on_a_device(process, runs, case):
 
 
 NOISY = [*MOVING, "model={class_path: tests.runtime.modules.Noisy}", "runtime.micro_cohort=2"]
+METHODS = ("fedavg", "scaffold", "focus", "fedaware")
 LAUNCHED = {
-    **{
-        f"{name}, {how}": (DIGITS, [*NOISY, f"algorithm.name={name}", f"runtime.vectorize={how}"])
-        for name, how in KINDS
-    },
     "samples one by one": (PERFECT, ["data.class_path=tests.runtime.tiny.Items"]),
     "images that are augmented": CASES["images that are augmented"],
 }
+LAUNCHED |= {f"{name}, together": (DIGITS, [*NOISY, f"algorithm.name={name}", TOGETHER]) for name in METHODS}
+LAUNCHED |= {f"{name}, alone": (DIGITS, [*NOISY, f"algorithm.name={name}", ALONE]) for name in METHODS}
 
 
 @pytest.mark.parametrize("case", LAUNCHED)
