@@ -168,6 +168,13 @@ def test_each_client_has_the_buffers_that_it_would_have_alone(kind):
     assert together.buffers.held[counted].dtype == torch.int64
 
 
+def test_more_clients_than_before_begin_with_the_buffers_of_the_module():
+    _, flat, (oracle,), _ = oracles(Normed, torch.float64, 1, "auto")
+    for count in (2, 4):
+        oracle.buffers.fill(count)
+        assert torch.equal(oracle.read_buffers(), flat.read_buffers().expand(count, -1))
+
+
 def test_gradients_with_other_bits_are_copied_into_the_rows(monkeypatch):
     """A library may round a product differently in another order of memory."""
     monkeypatch.setattr(steps, "DECISIVE", 1)

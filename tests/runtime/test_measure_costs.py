@@ -9,6 +9,7 @@ import pytest
 
 from raylfl.algorithms import ALGORITHMS
 from raylfl.core.algorithm import Algorithm
+from raylfl.core.links import Links
 from tests.runtime.measured import DIGITS, LINKS, LOSSY, SIZES, STEPS, D, N, received, walk
 from tests.shares import one_in
 
@@ -47,6 +48,10 @@ def test_a_ring_takes_the_sum_of_the_times_of_its_clients_and_hand_overs(network
 def test_a_round_without_clients_takes_no_virtual_time():
     last = walk(["participation.name=bernoulli", "participation.p=0.0"])[1][-1][1]
     assert last["time/virtual"] == last["time/computation"] == 0.0
+
+
+def test_floats_on_a_link_that_are_a_mean_over_clients_keep_their_fraction():
+    assert Links().add(np.array([[0, -1]]), np.array([2.5])).csv().endswith("0,server,1,2.5\n")
 
 
 # -- what was sent and computed ------------------------------------------------------------------------------
