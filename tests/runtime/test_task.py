@@ -18,9 +18,11 @@ from raylfl.core.population import ClientShards, Population
 from raylfl.experiment.parts import BUFFERS, MEAN, MOMENTS
 from raylfl.runtime.records import checkpoint
 from raylfl.runtime.records.checkpoint import Checkpoints, sha256_of_shards
+from raylfl.runtime.round.blocks import _in_cohort_order
 from raylfl.runtime.round.dispatch import sum_plan
 from raylfl.runtime.workers import backend
 from raylfl.runtime.workers.backend import LocalBackend
+from raylfl.runtime.workers.measures import WeightedOracle
 from raylfl.runtime.workers.task import Chunk, ClientReports, Task, TaskResult, added_up, order_of, without_rows
 from raylfl.runtime.workers.worker import Worker
 from raylfl.testing import recorded_round
@@ -109,6 +111,28 @@ def test_the_uploads_of_halves_are_joined_on_the_host(monkeypatch):
     assert result.uploads["update"].tolist() == [[13.0, 13.0], [11.0, 11.0]]
     assert result.client_states == []  # as of a cohort that did not run in halves: a round joins both
     assert on_host == [[[3.0, 3.0]], [[1.0, 1.0]]]
+
+
+def test_the_loss_and_gradient_of_all_clients_are_those_of_one_that_owns_all():
+    oracle, loaded = object.__new__(WeightedOracle), []
+    oracle.weights, g = [0.25, 0.75], torch.tensor([1.0, 2.0, 3.0])
+    oracle.full = SimpleNamespace(of=lambda x, clients, weights: (len(clients) + sum(weights), g * x))
+    oracle.flat = SimpleNamespace(load=loaded.append)
+    x = torch.full((1, 3), 2.0)
+    losses, gradients = oracle.gradients(x, [], lambda c: 0)
+    assert (losses.tolist(), losses.dtype) == ([3.0], torch.float64)
+    assert gradients.tolist() == [[2.0, 4.0, 6.0]]
+    assert torch.equal(loaded[0], x[0])
+
+
+def test_rows_of_blocks_are_put_into_the_order_of_the_cohort():
+    plan = SimpleNamespace(nodes={0: np.array([4, 0]), 2: np.array([2]), 3: np.array([1, 3])})
+    first, none, last = {"x": torch.tensor([[4.0], [0.0]])}, {}, {"x": torch.tensor([[1.0], [3.0]])}
+    second = {"x": torch.tensor([[2.0]])}
+    assert _in_cohort_order(plan, [first, second, last])["x"].flatten().tolist() == [0, 1, 2, 3, 4]
+    assert _in_cohort_order(plan, [first, none, last])["x"].flatten().tolist() == [0, 1, 0, 3, 4]
+    assert _in_cohort_order(plan, [none, second, last])["x"].flatten().tolist() == [0, 1, 2, 3, 0]
+    assert _in_cohort_order(plan, [none, none, none]) == {}
 
 
 def test_the_checksum_of_a_partition_depends_on_each_sample_and_its_owner():
