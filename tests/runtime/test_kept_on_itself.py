@@ -33,9 +33,24 @@ class AtClient(FedAvg):
         return super().direction(x, g, carry)
 
 
+@dataclass
+class AtClass(FedAvg):
+    """A counter in its class."""
+
+    steps = 0
+
+    def direction(self, x, g, carry):
+        AtClass.steps += 1
+        return super().direction(x, g, carry)
+
+
 @pytest.mark.parametrize(
     ("method", "words"),
-    [(AtServer, "round 2 changed its attribute momentum"), (AtClient, "round 0 changed its attribute kept")],
+    [
+        (AtServer, "round 2 changed its attribute momentum"),
+        (AtClient, "round 0 changed its attribute kept"),
+        (AtClass, "round 0 changed its attribute steps"),
+    ],
 )
 def test_state_on_an_algorithm_ends_the_run_that_makes_it(tmp_path, method, words):
     with pytest.raises(BadConfig, match=words):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torchmetrics import CatMetric, Metric
+from torchmetrics import CatMetric, MeanMetric, Metric
 from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 
 from raylfl.errors import BadConfig
@@ -99,6 +99,17 @@ def test_a_metric_object_over_workers_is_that_over_all_batches(make):
     for x, y in batches:
         whole.update(x, y)
     assert Logged.joined(parts).results() == {"m": pytest.approx(float(whole.compute()), rel=1e-6)}
+
+
+def test_a_metric_is_reset_after_an_evaluation_and_its_copy_is_not():
+    metric = MeanMetric()
+    metric.update(3.0)
+    log = EvaluationLog()
+    log.log("a", metric)
+    finished = log.finish()
+    metric.update(100.0)
+    assert finished.results() == {"a": 3.0}
+    assert float(metric.compute()) == 100.0
 
 
 def test_a_metric_object_that_some_workers_never_fed_adds_nothing():
