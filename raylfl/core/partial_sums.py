@@ -98,7 +98,10 @@ class SumPlan:
                     continue
                 values = uploads[upload]
                 mine = places[start : (start := start + len(values))]
-                pieces.append((values if (mine >= 0).all() else values[mine >= 0], mine[mine >= 0]))
+                kept = np.flatnonzero(mine >= 0)
+                if len(kept) < len(mine):
+                    values = values[to_device(torch.from_numpy(kept), values.device)]
+                pieces.append((values, mine[kept]))
             nodes = [Node(0, int(k)) for _, mine in pieces for k in mine]
             weighed = [(values, column(coefficients[mine], values)) for values, mine in pieces]
             out.append(_subtree_sums(weighed, nodes, len(self.clients), stay) if nodes else {})

@@ -20,7 +20,7 @@ from raylfl.startup import lazy_imports
 from tests.runtime import simulated
 from tests.runtime.faults import options_of
 from tests.runtime.test_run import DIGITS, QUADRATICS
-from tests.runtime.tiny import PERFECT, TINY
+from tests.runtime.tiny import TINY
 from tests.shares import one_in
 
 MLP = "model={name: mlp, init_args: {in_shape: [1, 8, 8], num_classes: 10}}"
@@ -116,7 +116,7 @@ def test_every_kind_of_local_work_works_on_a_device(process, runs, case):
 NOISY = [*MOVING, "model={class_path: tests.runtime.modules.Noisy}", "runtime.micro_cohort=2"]
 METHODS = ("fedavg", "scaffold", "focus", "fedaware")
 LAUNCHED = {
-    "samples one by one": (PERFECT, ["data.class_path=tests.runtime.tiny.Items"]),
+    "samples one by one, lost uploads": (TINY, ["data.class_path=tests.runtime.tiny.Items"]),
     "images that are augmented": CASES["images that are augmented"],
 }
 LAUNCHED |= {f"{name}, together": (DIGITS, [*NOISY, f"algorithm.name={name}", TOGETHER]) for name in METHODS}
