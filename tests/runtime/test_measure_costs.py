@@ -9,7 +9,7 @@ import pytest
 
 from raylfl.algorithms import ALGORITHMS
 from raylfl.core.algorithm import Algorithm
-from raylfl.core.links import Links
+from raylfl.core.costs import Links
 from tests.runtime.measured import DIGITS, LINKS, LOSSY, SIZES, STEPS, D, N, received, walk
 from tests.shares import one_in
 
