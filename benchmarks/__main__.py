@@ -7,8 +7,6 @@ Without PART, all parts but `peers` are run. `--write` puts their tables into do
 and machine; `nodes`, which is computed and not measured, goes into docs/scaling.md.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

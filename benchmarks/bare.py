@@ -3,8 +3,6 @@
 It writes a line to FILE after every round. `processes.py` compares start-up and memory of `raylfl run` with it.
 """
 
-from __future__ import annotations
-
 import sys
 
 import ray

@@ -1,7 +1,5 @@
 """Many clients: rounds of 10^5 and of 10^6 clients, 100 of them in each, in one process in turns."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The reference for a round on a GPU: a plain PyTorch loop on one device, eager or as a CUDA graph."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

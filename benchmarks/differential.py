@@ -10,8 +10,6 @@ if a run ends otherwise than by a message. Cases are numbered; those of earlier 
 are not repeated, except by `--only NUMBER`. `--write` puts the counts into benchmarks/NOTES.md.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import random

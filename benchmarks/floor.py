@@ -1,7 +1,5 @@
 """The floor: the same local SGD steps and averaging as a lean, single-threaded, eager PyTorch loop, no framework."""
 
-from __future__ import annotations
-
 import multiprocessing
 import time
 from collections.abc import Iterator

@@ -10,8 +10,6 @@ of their cases; `--only NUMBER` repeats a case. The exit code is 1 if a case fai
 `.fuzz/`, and `--write` puts their sum over all calls into benchmarks/NOTES.md.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import gc

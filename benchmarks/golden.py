@@ -6,8 +6,6 @@
 Hashes depend on the machine (its BLAS kernels), so they are kept outside the repository.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -7,8 +7,6 @@ eager and as a graph, an evaluation with a plain captured one, and eight runs at
 All arithmetic is float32 without TF32, in the plain loops as well.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import tempfile

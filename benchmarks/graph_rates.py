@@ -17,8 +17,6 @@ Methods that divide steps by masses (`sgp`, `push_diging`) are not affine, and t
 benchmarks/graphs.py measures these. The table of docs/measurements.md takes a few minutes.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

@@ -10,8 +10,6 @@ not exact is computed in closed form by
     python -m benchmarks.graphs 0
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

@@ -4,8 +4,6 @@ Two processes of one thread each take turns, round by round, and count processor
 machine hardly matters. Only our process uses raylfl's start-up settings (`raylfl.startup.process`).
 """
 
-from __future__ import annotations
-
 import argparse
 import multiprocessing
 import resource

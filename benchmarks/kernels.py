@@ -4,8 +4,6 @@ W1 to W5 with a user's modules are run in one process and thread, one client at 
 page to write instead.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An extrapolation to 64 GPUs on 8 nodes: traffic of each link in a round, counted on trees of random cohorts."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Mapping, Sequence
 from functools import cache

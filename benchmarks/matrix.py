@@ -8,8 +8,6 @@ installed is named and left out. `--write` adds the rows to docs/releases.md; ro
 DIR/rows.json.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

@@ -1,7 +1,5 @@
 """A round of `digits` on Ray beside busy neighbours: processes of normal priority that each keep one core busy."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """The networks of other platforms' benchmarks, as a user's LightningModules."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch.nn.functional as F

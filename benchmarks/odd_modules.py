@@ -1,7 +1,5 @@
 """Modules and data as some users write them, for the comparisons of runs (`differential.py`)."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter, deque
 

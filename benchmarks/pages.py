@@ -1,7 +1,5 @@
 """Functions that write parts of pages: benchmarks/NOTES.md, docs/measurements.md and other pages of docs/."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Pinned clients: memory and round times of 10^6 clients, of which 1,000 take part in a round."""
 
-from __future__ import annotations
-
 import pickle
 import tempfile
 import time

@@ -1,7 +1,5 @@
 """Start-up and memory of `raylfl run`: seconds to the first finished round, peak memory of the process tree."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

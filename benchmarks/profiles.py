@@ -4,8 +4,6 @@ worker-W1.txt, ...: the kernels of a round in process, by torch's profiler. serv
 round loop on Ray with one worker, by cProfile in the process that acts as the server.
 """
 
-from __future__ import annotations
-
 import argparse
 import cProfile
 import io

@@ -1,7 +1,5 @@
 """Round times of a workload against the floor, in interleaved blocks, so that both are measured under the same load."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Scaling: a model of 11 million parameters; a cohort of 1,000 tiny clients."""
 
-from __future__ import annotations
-
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor

@@ -9,8 +9,6 @@ process. Finally, the memory of a long undisturbed run must not grow. The progra
 a run differed or hung, and such runs stay on disk.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -3,8 +3,6 @@
 Each number is the smallest of REPEATS processes; processes with and without a setting take turns.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

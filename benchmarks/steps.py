@@ -1,7 +1,5 @@
 """What the proof of fast steps costs, and what a module pays that must take the reference step."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from contextlib import ExitStack

@@ -4,8 +4,6 @@ The network is a stand-in whose gradient costs one pass over the parameters, so 
 measuring process is the server.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time

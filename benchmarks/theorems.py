@@ -6,8 +6,6 @@ Each test gets `--count` problems. If a run exceeds its bound, the test's failur
 `--write` puts the counts into docs/theory.md.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import importlib

@@ -1,7 +1,5 @@
 """Lightning modules as a user writes them, without use of raylfl: layers, a forward pass, a training step."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import torch

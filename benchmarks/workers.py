@@ -3,8 +3,6 @@
 Two hundred processes that import torch do not fit on the machine of these pages. Ray's own time per call is left out.
 """
 
-from __future__ import annotations
-
 import pickle
 import time
 from collections.abc import Mapping, Sequence

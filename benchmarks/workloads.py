@@ -1,7 +1,5 @@
 """The workloads: sizes on which other platforms were measured, with synthetic data, so that nothing is downloaded."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -4,8 +4,6 @@ Each departure of public code from SCAFFOLD is an option here, and is run beside
 and with LeNet-5 under NIID-Bench's partitions.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -8,8 +8,6 @@ Order: interrupted runs first; then the experiment with the least work left, so 
 decided in an hour. An experiment that has an open claim in the ledger counts as half its work.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

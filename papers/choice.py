@@ -1,7 +1,5 @@
 """The selection of an experiment's cells on the command line: `--only task=mnist-* --only steps=5,20`."""
 
-from __future__ import annotations
-
 import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Sequence

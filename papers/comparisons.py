@@ -3,8 +3,6 @@
 The cell of such a run is its whole config: all keys that influence the results, except the seed.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The figures of experiments: panels of curves, with the same line style for a method in every panel."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The expected duration of an experiment's runs (`raylfl reproduce --estimate`), from short runs of each kind."""
 
-from __future__ import annotations
-
 import copy
 import tempfile
 from collections.abc import Iterator, Sequence

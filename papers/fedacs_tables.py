@@ -1,7 +1,5 @@
 """FedACS [3] (Weng, Ren, Xiao & Skoglund 2025): rounds and computation to a target accuracy, tables 1, 4 and 5."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -4,8 +4,6 @@ E: local epochs, 1 in the paper, 5 in FedLab's replication. As defined in sec. 3
 grid, for each cell, and a curve is the best test accuracy so far, interpolated linearly between evaluations.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar

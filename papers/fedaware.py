@@ -1,7 +1,5 @@
 """FedAWARE [4] (Zeng, Xu, Pan, Wang & Tang 2024): table 1, figures 3 to 9."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial

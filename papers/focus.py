@@ -1,7 +1,5 @@
 """FOCUS [1] (Ying, Li & Yang, NeurIPS 2025): ridge regression, figure 4."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from functools import partial

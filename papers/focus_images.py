@@ -1,7 +1,5 @@
 """FOCUS [1] (Ying, Li & Yang, NeurIPS 2025), figure 9: SG-FOCUS on CIFAR-10, at one and at the best learning rates."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar

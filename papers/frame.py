@@ -1,7 +1,5 @@
 """The rows of the ledger as plain dicts, for `raylfl.ledger`."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 from typing import Any

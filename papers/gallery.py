@@ -1,7 +1,5 @@
 """The pages `docs/results.md`, `docs/claims.md` and `docs/results/*.md`, generated from the ledger."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ that repeats the run, seed, machine, versions, commit, seconds, means over the l
 curve. The raw `metrics.jsonl` files are not published.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

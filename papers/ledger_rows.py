@@ -1,7 +1,5 @@
 """Caches of an experiment that make no runs: of the ledger's rows, and of what exists, to find what is missing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Grids that are a figure: curves over rounds, or a number over the values of an axis; a table and claims beside it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 

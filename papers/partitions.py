@@ -1,7 +1,5 @@
 """Figures of partitions: CIFAR-10 in FOCUS [1] (figure 8), and Extended Dirichlet in SFL [2] (figure 7)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar

@@ -6,8 +6,6 @@ experiment's grid becomes a row. An experiment whose cells can be selected by `-
 others need all rows. Any other name is that of a comparison (`papers.comparisons`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -7,8 +7,6 @@ defaults. The folder of a finished run then keeps its name; that of an interrupt
 `raylfl.execution` makes the missing runs.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Mapping, Sequence

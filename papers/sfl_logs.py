@@ -4,8 +4,6 @@
 used, as in table 10. The ledgers keep an excerpt per cell.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass

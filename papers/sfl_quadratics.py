@@ -3,8 +3,6 @@
 PFL is the paper's name for parallel federated learning, that is FedAvg.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial

@@ -3,8 +3,6 @@
 PFL is the paper's name for parallel federated learning, that is FedAvg. C: classes per client; K: local steps.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple

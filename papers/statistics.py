@@ -5,8 +5,6 @@ bootstrap therefore resamples blocks of neighbouring rounds (Kuensch 1989); t st
 independent values. The intervals are about the level of this run only, not about the results of other seeds.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

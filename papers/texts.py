@@ -1,7 +1,5 @@
 """Numbers of experiments as text; published numbers and authors' logs from files and text."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import math

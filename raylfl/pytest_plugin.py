@@ -7,8 +7,6 @@ The entry point `pytest11` registers the plug-in. Without the option it imports 
 option and without paths, pytest runs only the contract.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections.abc import Sequence

@@ -11,8 +11,6 @@ samples of a seed are nested. Survivors are written as diffs to `.mutants/surviv
 each with a reason, do not count. `--again` tries survivors again; `--write` puts the score into benchmarks/NOTES.md.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import hashlib

@@ -4,8 +4,6 @@ Most errors are inside functions: a fork of a process that has imported and coll
 one function and runs tests at once. Other errors (defaults, constants, class attributes) need a new process.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 import gc

@@ -6,8 +6,6 @@
 Sides take turns, `--repetitions` times, so that all see the same machine. RAYLFL_DATA has the data sets.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

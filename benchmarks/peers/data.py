@@ -1,7 +1,5 @@
 """The data of a workload: raylfl's data set and shards, and the same as arrays for the other sides."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import dataclass

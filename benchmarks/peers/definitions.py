@@ -1,7 +1,5 @@
 """The workloads of other platforms' own benchmarks, as they define them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

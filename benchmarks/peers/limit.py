@@ -1,7 +1,5 @@
 """The limit of a workload's round: its arithmetic and its memory traffic, at the rates of this machine's cores."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

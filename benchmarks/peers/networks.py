@@ -1,7 +1,5 @@
 """The networks of the workloads as plain torch modules, which every side uses."""
 
-from __future__ import annotations
-
 from torch import nn
 
 

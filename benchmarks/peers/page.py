@@ -1,7 +1,5 @@
 """The results as rows, and as a part of docs/measurements.md."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest

@@ -4,8 +4,6 @@ Their mean over many rounds estimates the limit of a method. The mean of |x_r - 
 single rounds.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from raylfl.data.base import tensors

@@ -17,8 +17,6 @@ There is no bias correction. With adam and yogi a coordinate moves by roughly ga
 only grows, it moves less and less.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Annotated

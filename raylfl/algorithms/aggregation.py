@@ -13,8 +13,6 @@ probabilities. Each rule also gives the expectations E[c_i 1{i in R}]. From thes
 surrogate objective, which the method really minimises (`raylfl.diagnostics.surrogate`).
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from functools import lru_cache
 from typing import Annotated, Literal

@@ -12,8 +12,6 @@ Assumes  known failure probabilities q_i; M draws with replacement with p = w, s
     server   x <- x - gamma (1/M) sum_{i in R} s_i U_i / (1 - q_i)
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -13,8 +13,6 @@ over the available clients. Clients with q_i = 1 (never received) or |a_i|_1 = 0
 sums, which does not change T. The result of (112) is then divided by the sum of w over the clients that remain.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from raylfl.core.algorithm import normalised_over

@@ -9,8 +9,6 @@ Assumes  that data may be pooled; participation and links do not apply.
     server   x <- x - eta grad f(x), K times a round; f: mean loss over all samples, F with the weights n_i/n
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

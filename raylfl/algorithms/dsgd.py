@@ -16,8 +16,6 @@ Assumes  mixing matrix W doubly stochastic. The limit has an error of the order 
     always   the mean of the new x is the mean of the old x minus the mean of U
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 

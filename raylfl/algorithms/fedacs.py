@@ -26,8 +26,6 @@ Until client i is received, the sampling uses the mean a of the clients received
 is none. The sampling also limits q_i to 0.95.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 

@@ -15,8 +15,6 @@ Assumes  stationary, independent participation with probabilities p_i, as W_i es
 Rounds without a received upload count as well.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

@@ -12,8 +12,6 @@ Assumes  nothing; under partial participation, lossy links or unequal K_i it min
     server   x <- x - gamma sum_{i in R} c_i U_i, c_i from `aggregate`
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

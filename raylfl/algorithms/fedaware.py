@@ -26,8 +26,6 @@ Inner products of momenta are float64 for any dtype of x. A round only computes 
 changed or that enter the working set; all other inner products are kept (`raylfl.solvers.working_set`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 

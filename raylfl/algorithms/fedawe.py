@@ -16,8 +16,6 @@ Assumes  nothing about participation, which may change over time; equal K_i and 
     then     x_i <- x, tau_i <- r for i in R
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

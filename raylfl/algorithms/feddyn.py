@@ -12,8 +12,6 @@ Assumes  nothing about participation.
     always   h = (1/N) sum_i h_i
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

@@ -15,8 +15,6 @@ lambda0 is w normalised over R; eps is the largest allowed |lambda_i - lambda0_i
 lambda_i = lambda0_i = 0.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

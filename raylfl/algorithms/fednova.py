@@ -17,8 +17,6 @@ Assumes  nothing about K_i. `normalise: received` assumes full participation, or
 over all N clients. A client that took no step has n_i = 0.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 

@@ -10,8 +10,6 @@ Assumes  nothing; like FedAvg it minimises a surrogate sum_i Omega_i f_i (weight
     server   x <- x - gamma sum_{i in R} c_i U_i, c_i from `aggregate`
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

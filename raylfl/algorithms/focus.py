@@ -17,8 +17,6 @@ With importance weights w the gradient of client i is multiplied by N w_i. The l
 sum_i w_i f_i; for uniform weights the factor is 1.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -14,8 +14,6 @@ Assumes  mixing matrix W doubly stochastic, which may change; one local step per
     always   sum_i y_i = sum_i g_prev_i (tracking)
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal

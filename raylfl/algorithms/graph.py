@@ -14,8 +14,6 @@ Assumes  mixing matrices whose rows or columns have the sums that the family pre
 The nodes are divided into blocks. Under Ray the rows of a block are on one worker (`raylfl.runtime.round.blocks`).
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

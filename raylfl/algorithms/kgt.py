@@ -11,8 +11,6 @@ Assumes  mixing matrix W doubly stochastic, which may change.
     always   sum_i c_i = 0
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 

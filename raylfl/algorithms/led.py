@@ -12,8 +12,6 @@ Assumes  mixing matrix W symmetric and doubly stochastic; the same K at every cl
     always   sum_i e_i = 0. LED with K = 1 is `nids`; LED on the complete graph without `lazy` is `scaffnew`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar

@@ -13,8 +13,6 @@ Assumes  server memory for one update [d] of every client received so far; equal
     server   B_i <- U_i for i in R, the other B_i stay;  x <- x - gamma (1/N) sum_i B_i
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 

@@ -13,8 +13,6 @@ Assumes  mixing matrix W symmetric and doubly stochastic; one local step per rou
     always   sum_i e_i = 0. With `lazy` the sequence is that of `exact_diffusion`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar

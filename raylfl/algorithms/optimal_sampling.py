@@ -20,8 +20,6 @@ fresh: a client that is dropped (runtime.on_client_error, on_nonfinite) sends no
 that round; if none is left, the round is empty.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -16,8 +16,6 @@ spans the steps between two heads: with `p` given its K is drawn from the geomet
 P(K = k) = p (1-p)^(k-1), and `local.steps` is ignored. Without p, every K-th toss is heads, and p = 1/K.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 

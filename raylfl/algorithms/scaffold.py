@@ -27,8 +27,6 @@ clients, c is then (N/|R|) mean_i c_i - (N/|R| - 1) c_0, where c_0 are the first
 exact; with `variates: model`, its fixed point has grad F = (1 - |R|/N) x_0.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 

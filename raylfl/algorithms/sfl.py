@@ -12,8 +12,6 @@ Assumes  nothing; if a model is lost between two clients, the next client starts
     server   x <- x - gamma (x - x_last), with x_last the result of the last client
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

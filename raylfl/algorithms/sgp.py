@@ -12,8 +12,6 @@ Assumes  mixing matrix C column-stochastic, which may change: a node divides its
     always   sum_i w_i = N; the mean of the new x is the mean of the old x minus the mean update
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

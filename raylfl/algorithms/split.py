@@ -21,8 +21,6 @@ SplitFed are therefore bit for bit those of SFL and FedAvg, and the classes of S
 gives the traffic at the cut (`raylfl.core.cut`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from raylfl.algorithms import ALGORITHMS

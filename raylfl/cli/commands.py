@@ -3,8 +3,6 @@
 Imports are inside the functions: a mistake in the arguments is then reported before torch or Ray is imported.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ candidates too, except for the commands `list` and `new`. bash splits `algorithm
 `algorithm.name` determines the candidates for `foc`.
 """
 
-from __future__ import annotations
-
 import argparse
 import shlex
 from collections.abc import Iterable

@@ -3,8 +3,6 @@
 The state of a fault is `missing` if `raylfl run digits` fails because of it, and `note` otherwise.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import socket

@@ -1,7 +1,5 @@
 """The output of `raylfl list`: shipped components, plug-ins, configs, and your own classes with their options."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import inspect

@@ -3,8 +3,6 @@
 `raylfl new job` writes the files with which runs become jobs on a cluster: those of `jobs/` in the repository.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import keyword
 import re

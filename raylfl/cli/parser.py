@@ -3,8 +3,6 @@
 Exit codes: 0 done, 2 bad usage or config, 1 any other error.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Callable, Sequence

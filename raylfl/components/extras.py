@@ -5,8 +5,6 @@ uses an optional library calls `require` and then imports the library. raylfl is
 the pip command of the libraries themselves, which works however raylfl was installed.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 

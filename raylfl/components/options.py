@@ -8,8 +8,6 @@ redeclares a field without limits (`b1: float = 0.0`) inherits its parent's limi
 dataclasses, annotate the arguments of their constructors in the same way (`Arguments`).
 """
 
-from __future__ import annotations
-
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass

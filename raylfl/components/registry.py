@@ -16,8 +16,6 @@ package needs no registration: its `class_path` selects it, or its name as a plu
 Only the metadata of packages are read. A class is imported when a config selects it or `raylfl list` shows it.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import sys

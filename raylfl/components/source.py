@@ -4,8 +4,6 @@ Reading the source text lets configs be checked and components be listed without
 cannot be resolved without an import counts as Any here: its value is checked when an instance of the class is created.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """Conversion of the plain values of a config to typed objects; an error for an unknown key names the nearest key."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """The lookup of configs by path or name, in ./conf and in the package, and of the checkout around the package."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

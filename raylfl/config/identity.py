@@ -5,8 +5,6 @@ group    keys by which a report groups runs: runs of a group differ in seed, dir
 digest   keys that, with the seed, identify a cached run; rounds and evaluation are included: they change metrics.jsonl
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Mapping

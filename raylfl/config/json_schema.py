@@ -1,7 +1,5 @@
 """The JSON schema of a config file, from the annotations of its keys, for checks and completion in editors."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

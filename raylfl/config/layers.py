@@ -9,8 +9,6 @@ replaces `steps` of an earlier one, and vice versa. Within one layer the order o
 last of several equal keys counts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Loading of configs: merges files and `key=value` overrides, resolves interpolations and checks every value."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

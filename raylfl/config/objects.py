@@ -5,8 +5,6 @@ of a dataclass by its class and options. Other objects (classes of a notebook or
 models and data) get a made-up class path, which `registry.standing_for` maps to the object.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import inspect

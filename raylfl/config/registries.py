@@ -1,7 +1,5 @@
 """All registries of components, by config group; importing them loads neither torch nor the registered classes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from raylfl.algorithms import ALGORITHMS

@@ -5,8 +5,6 @@ and `data` have the form of Lightning's command line: a name or class_path, and 
 states its limits; `__post_init__` checks limits that involve several fields.
 """
 
-from __future__ import annotations
-
 import textwrap
 
 from raylfl.config.components import keys_of

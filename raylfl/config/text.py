@@ -6,8 +6,6 @@ texts. Duplicate keys, aliases that expand to more than a million values and nes
 The files of a run or a sweep have a format number, which grows if they could be misread (docs/formats.md).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """URLs as places of runs (`s3://bucket/runs`, with a protocol known to fsspec), and their local staging folders."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from urllib.parse import urlsplit

@@ -10,8 +10,6 @@ numbers 0, 1, ... in a round, as they have without accumulation. A step does not
 a pass has P_i = ceil(n_i/B_i) batches and ceil(P_i/A) steps, of which the last one has the batches that remain.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from torch import Tensor

@@ -15,8 +15,6 @@ local steps K_i, momentum, clipping, weight decay, schedules and batch order. A 
 old state.
 """
 
-from __future__ import annotations
-
 import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The types of numpy arrays in annotations."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

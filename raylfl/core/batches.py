@@ -3,8 +3,6 @@
 A micro-cohort is a group of the round's clients whose local work is one task.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -6,8 +6,6 @@ statistics, as in evaluation, and does not update them. Layers without running s
 all other batches as usual, including a single image with several pixels.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import nn

@@ -4,8 +4,6 @@ The buffers that travel form one vector [b]. All other buffers belong to the mod
 the start of every client's work and of every measurement, like its Python attributes.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase

@@ -1,7 +1,5 @@
 """The module's buffers (BatchNorm statistics) of C clients, as one tensor [C, *shape] per buffer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

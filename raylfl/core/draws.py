@@ -5,8 +5,6 @@ with replacement from N clients with equal probabilities have E[s_i] = 1. Full p
 cohort is not random.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

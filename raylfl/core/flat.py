@@ -1,7 +1,5 @@
 """A module's trainable parameters as views into one vector [d], with which server steps compute."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

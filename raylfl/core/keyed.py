@@ -8,8 +8,6 @@ Sources: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011),
 splittable pseudorandom number generators" (OOPSLA 2014), for SplitMix64.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

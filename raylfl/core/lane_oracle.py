@@ -1,7 +1,5 @@
 """Gradients of clients side by side on a GPU: each client in memory of its own, by its own step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

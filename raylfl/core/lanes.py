@@ -4,8 +4,6 @@ A CUDA graph repeats the kernels of a function, with the same addresses, by one 
 the other, so that they share the memory of their intermediate values; graphs of different lanes run at the same time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any

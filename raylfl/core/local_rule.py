@@ -1,7 +1,5 @@
 """Options of the local solver, and the accumulation vectors a_i that they imply."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@ steps if their results have the reference's bits (`replay/recorded`). `Vectorize
 clients in one call.
 """
 
-from __future__ import annotations
-
 import random
 from abc import ABC, abstractmethod
 from collections import Counter

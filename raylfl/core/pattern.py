@@ -11,8 +11,6 @@ subclass that overrides the order, traffic or duration. The graph of `Peers` is 
 `topology`.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Sums over clients whose order depends on the cohort only: equal bits for any number of workers and threads."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -7,8 +7,6 @@ hooks of every kind, changes in place, Python state, any dtype. Every faster for
 (`replay/proof.py`) before it is used.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any

@@ -1,7 +1,5 @@
 """Data sets that declare that they can read many samples at once."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from typing import Any
 

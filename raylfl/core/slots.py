@@ -4,8 +4,6 @@ A slot has room for one client's parameters (a row of a matrix [C, d]) and buffe
 to slot: its parameters and buffers are made views of the slot's memory, so that its own `training_step` runs there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 

@@ -3,8 +3,6 @@
 Workers can then add up the uploads of their clients and send the sums only.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 
 import numpy as np

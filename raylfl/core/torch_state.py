@@ -1,7 +1,5 @@
 """Torch's default settings for the duration of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any

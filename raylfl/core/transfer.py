@@ -1,7 +1,5 @@
 """Copies between the host and a device, through pinned memory, which a GPU reads and writes without the host's help."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import TypeVar
 

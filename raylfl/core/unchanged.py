@@ -1,7 +1,5 @@
 """Finds the attributes of an object that have changed since it was made."""
 
-from __future__ import annotations
-
 import pickle
 from functools import cached_property
 from inspect import getattr_static

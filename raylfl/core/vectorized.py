@@ -10,8 +10,6 @@ Its batched matrix products have less overhead, and work where operators have no
 timing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial

@@ -3,8 +3,6 @@
 The MD5 of a CIFAR file is checked before it is read.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """The interface of data sets, helpers to build them, and the folder in which they are stored."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import urllib.request

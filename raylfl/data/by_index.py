@@ -3,8 +3,6 @@
 The data set may be larger than the memory of a node.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any

@@ -6,8 +6,6 @@ writes an index of the folders on one machine: names of clients, numbers of samp
 classes, but no sample. The process that starts a run reads the indexes only.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

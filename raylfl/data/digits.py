@@ -1,7 +1,5 @@
 """Image sets that need no files: scikit-learn's digits, and Gaussian noise around class means in image shape."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated
 

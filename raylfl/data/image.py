@@ -1,7 +1,5 @@
 """Image data sets: pixels [n, C, H, W], transformed to the inputs of a model batch by batch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache

@@ -1,7 +1,5 @@
 """Images in folders named after their classes, `<half>/<class>/<image>`; the two halves are training and test set."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

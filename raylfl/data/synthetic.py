@@ -3,8 +3,6 @@
 In the quadratics each client has one sample, and the loss of this sample is its objective f_i.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Texts as sequences of characters, for language models; each text is the data of one client."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Metric names: the prefix of nodes' metrics, and whether larger or smaller values of a metric are better."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any, Literal

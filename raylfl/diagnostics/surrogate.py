@@ -11,8 +11,6 @@ is the case f_i = |x - E_i|^2 / 2 with client i's minimiser E_i, where x_Omega =
 drift in K local steps moves the limit by O(eta K).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from raylfl.core.arrays import Floats

@@ -1,7 +1,5 @@
 """Metrics of the updates and models of a round: norms, diversity, distances."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

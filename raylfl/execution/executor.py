@@ -1,7 +1,5 @@
 """The executor: makes the missing runs of a list, in turn, in parallel processes, or on the nodes of a cluster."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence

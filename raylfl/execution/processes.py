@@ -5,8 +5,6 @@ closes its end, or is killed, a child at work ends its run with a checkpoint, as
 once.
 """
 
-from __future__ import annotations
-
 import os
 import queue
 import signal

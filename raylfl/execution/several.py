@@ -1,7 +1,5 @@
 """The Python interface to runs: `raylfl.run` on one config or a list, and `raylfl.compare`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Unpack, overload
 

@@ -4,8 +4,6 @@ The identity of a run is a digest of its config and of raylfl's source. A new ru
 run is used if the file is equal, and the source of the user's classes has not changed since the run began.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import re

@@ -1,7 +1,5 @@
 """The data of a run, read from a data class: its data sets, or Lightning's data loaders."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial

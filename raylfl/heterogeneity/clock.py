@@ -10,8 +10,6 @@ from the latency and bandwidth of the config group `topology`. A lost upload tak
 round without sampled clients takes 0 seconds.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Annotated
 

@@ -11,8 +11,6 @@ client that was not sampled, so its size does not depend on N. The text of a row
 and writing a file gives the same bytes.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from pathlib import Path

@@ -12,8 +12,6 @@ Sec. 5, E_i ~ U{2..5} and B_i ~ U{10..n_i} are redrawn every round. A client wit
 with all options; if it is sampled, it uploads the result of zero steps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated

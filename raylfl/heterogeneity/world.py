@@ -1,7 +1,5 @@
 """RunContext: the properties of a run on which its random draws depend, besides round and client."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from raylfl.core.population import Population

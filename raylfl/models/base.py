@@ -7,8 +7,6 @@ normalisation break this rule, because it updates its statistics in place. Initi
 random generator, which must be seeded before a model is built.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar

@@ -4,8 +4,6 @@ logistic, mlp, lenet5, vgg9 and resnet18 are those of SFL (Li & Lyu, NeurIPS 202
 normalisation layers.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """The objectives of the papers' synthetic problems; `raylfl.data` contains the samples and optima."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, ClassVar
 

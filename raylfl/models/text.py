@@ -1,7 +1,5 @@
 """A small transformer that predicts the next character of a text."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Annotated, ClassVar

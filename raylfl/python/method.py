@@ -1,7 +1,5 @@
 """Any method as two functions on arrays, `init` and `round`, for a notebook or another program's loop."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

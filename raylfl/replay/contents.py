@@ -1,7 +1,5 @@
 """The content of a batch: tensors in nested tuples, lists and dicts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The values that one call of `training_step` logs by `self.log`: tensors by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple

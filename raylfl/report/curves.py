@@ -1,7 +1,5 @@
 """Curves of a metric against a cost, heat-maps of scenario x method, and profiles over a config key, on an Axes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ options are *tuned*. All other keys that define a run (data, model, partition, p
 steps, ...) are the *scenario*; a fair comparison of methods has equal scenarios.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

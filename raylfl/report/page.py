@@ -1,7 +1,5 @@
 """`raylfl report`: a self-contained HTML page about run directories, with every figure and table also as a file."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -3,8 +3,6 @@
 They are drawn from the rows of a `participation.jsonl` and show the clients that were really sampled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -7,8 +7,6 @@ are sorted by their most frequent class; with more than MAX_COLUMNS clients, onl
 the client axis then says how clients are sorted and selected.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, Literal

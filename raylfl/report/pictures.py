@@ -1,7 +1,5 @@
 """Figures of clients in a report: partitions, participation, and graphs of methods without a server."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

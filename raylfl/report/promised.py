@@ -1,7 +1,5 @@
 """Theorems' bounds, drawn as lines beside the curves of a report (`raylfl report --theory`, `logging.theory`)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

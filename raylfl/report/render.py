@@ -1,7 +1,5 @@
 """Rendering of tables as Markdown, LaTeX (booktabs), CSV, HTML and for the terminal."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

@@ -5,8 +5,6 @@ reported in `RunRecord.faults`; a run with an unreadable config is left out and 
 nor Ray is imported.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math

@@ -1,7 +1,5 @@
 """Selection of runs by their config and metrics, and the keys in which runs differ."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence

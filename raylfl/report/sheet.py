@@ -1,7 +1,5 @@
 """The HTML page of a report and the files of its figures and tables; the page's template is `page.html.j2`."""
 
-from __future__ import annotations
-
 import base64
 import io
 import re

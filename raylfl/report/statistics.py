@@ -1,7 +1,5 @@
 """Paired t tests over seeds, and the table of differences between the best setting and each other one."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ black, which are invisible on a light or a dark page. A method in PREFERRED has 
 another method of the report already has that colour. Dash and marker distinguish lines in grey print.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Mapping, Sequence

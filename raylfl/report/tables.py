@@ -3,8 +3,6 @@
 `raylfl.report.render` renders tables as Markdown, LaTeX, CSV, HTML and for the terminal.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """`raylfl trace`: writes and draws the participation of a config without training."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, cast

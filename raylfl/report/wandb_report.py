@@ -4,8 +4,6 @@ The runs must be at wandb already (`wandb sync` uploads offline runs); their wan
 or sweep. Building the report needs the package wandb-workspaces but no connection; saving it needs a login.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Sequence
 from pathlib import Path

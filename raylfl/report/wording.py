@@ -1,7 +1,5 @@
 """Texts for metrics and numbers, shared by tables, axes and captions."""
 
-from __future__ import annotations
-
 import math
 
 from raylfl.report.derived import BEST, Stat

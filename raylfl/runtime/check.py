@@ -1,7 +1,5 @@
 """The check before a run: a training step and evaluations on two samples each, in the calling process."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack

@@ -7,8 +7,6 @@ workers on Ray, the points work and worked are before and after the local work o
 before an exchange of sums between workers.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable

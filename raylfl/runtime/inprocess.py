@@ -1,7 +1,5 @@
 """A run in the calling process, without Ray."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator
 
 import torch

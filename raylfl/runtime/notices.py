@@ -1,7 +1,5 @@
 """Warnings before a run: parts of the module, options and measurements that have another effect than expected."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any

@@ -5,8 +5,6 @@ because a choice by timing would make results depend on the machine's load. This
 can set the fastest in the config.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Sequence

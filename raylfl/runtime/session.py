@@ -1,7 +1,5 @@
 """A run in the process of the round loop, from its first round or its newest checkpoint to summary.json."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Signal handling: the first Ctrl-C or SIGTERM ends a run after the current round, the second one at once."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

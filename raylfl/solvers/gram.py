@@ -3,8 +3,6 @@
 The min-norm problem needs float64 where vectors nearly cancel: float32 sums of d terms are too inaccurate there.
 """
 
-from __future__ import annotations
-
 from functools import partial, reduce
 
 import torch

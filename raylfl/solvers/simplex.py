@@ -13,8 +13,6 @@
    exactly from the current point. Its solution is kept if its duality gap is no larger or its value lower.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

@@ -10,8 +10,6 @@ it off in Ray's actors, set the variable in the environment in which Ray starts.
 another version breaks a setting, tests/startup fails with a remedy.
 """
 
-from __future__ import annotations
-
 import os
 
 SEEN = {"torch": "2.13", "lightning": "2.6", "torchmetrics": "1.9"}

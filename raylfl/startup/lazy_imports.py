@@ -11,8 +11,6 @@ raylfl is not affected.
   stand-in has while Lightning is imported. If Lightning needs more, it is imported once more, with the compiler.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Callable, Sequence

@@ -8,8 +8,6 @@ the command line and the actors; a program that only imports raylfl is not affec
 They need mallopt(3) of glibc on Linux; its constants are part of glibc's stable interface.
 """
 
-from __future__ import annotations
-
 import ctypes
 import sys
 

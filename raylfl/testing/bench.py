@@ -1,7 +1,5 @@
 """The problem, the rounds and the comparisons that the contract checks of `raylfl.testing.contract` share."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import io

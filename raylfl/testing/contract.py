@@ -6,8 +6,6 @@ participation or equal steps is not given rounds that violate the assumption. Ea
 algorithm fails.
 """
 
-from __future__ import annotations
-
 import copy
 import pickle
 import sys

@@ -5,8 +5,6 @@ folder. The runs of a check are small and need no other process. A run has six c
 the available clients, and some rounds are empty. Some uploads are lost, and the numbers of local steps K_i differ.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing

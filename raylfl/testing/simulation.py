@@ -3,8 +3,6 @@
 A recorded round is a `Round` whose cohort, lost uploads and numbers of local steps are given in advance.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

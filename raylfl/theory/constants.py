@@ -4,8 +4,6 @@ Estimates are measured at the initial model x0. x*: the minimiser of F = sum_i w
 [1] to [4]: the papers listed in `raylfl.theory`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

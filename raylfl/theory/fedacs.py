@@ -11,8 +11,6 @@ Constants    L: smoothness of every f_i; beta, kappa: of Assumption 3, sum_i Ome
 The surrogate weights are computed by `raylfl.diagnostics.surrogate`.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from scipy.optimize import brentq
 

@@ -5,8 +5,6 @@ f = sum_i lambda_i f_i is the objective and f~ = sum_i lambda~_i f_i the surroga
 FedAWARE's convergence (Lemma 4.1, Theorem 4.1) is in `raylfl.theory.fedaware_rate`.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from raylfl.core.arrays import Floats

@@ -22,8 +22,6 @@ The second line is Lemma 4.1, the third Theorem 4.1. L: smoothness of every f_i;
 (`local_error`). All clients are received in round 0, where m_i = g_i (the paper's remark to Lemma B.1).
 """
 
-from __future__ import annotations
-
 from math import sqrt
 
 import numpy as np

@@ -36,8 +36,6 @@ u |grad F|^2/8, up to noise. Under the conditions on u and s the terms in B sum 
 there. (Lemma 4 as printed lacks a factor N; with weights 1 in place of 1/N for B, eta would have to fall as 1/N^2.)
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from raylfl.theory.statements import StepBound, over

@@ -1,7 +1,5 @@
 """Whether a method uses the importance weights w_i, found by comparing what it does with two choices of them."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

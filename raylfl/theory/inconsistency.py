@@ -4,8 +4,6 @@ The surrogate objective is F~ = sum_i Omega_i f_i, with Omega_i proportional to 
 step times its local work. [1] and [3]: papers listed in `raylfl.theory`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import sqrt
 

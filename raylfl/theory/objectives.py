@@ -4,8 +4,6 @@ Values and gradients come from the training step of the experiment's torch modul
 Curvature comes from differences of gradients: exact for quadratics, otherwise estimates.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -3,8 +3,6 @@
 [1] to [4]: the papers listed in `raylfl.theory`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from math import log
 

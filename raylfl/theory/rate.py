@@ -1,7 +1,5 @@
 """Computes the local step size for `local.lr={theory: PAPER}`, the largest that a theorem of the paper admits."""
 
-from __future__ import annotations
-
 from raylfl.config.groups.local import PAPERS
 from raylfl.config.load import Config
 from raylfl.errors import BadConfig

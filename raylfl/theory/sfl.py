@@ -9,8 +9,6 @@ The effective step size is S K eta for SFL and K eta for PFL. For convex problem
 xbar is the weighted mean of x_0, ..., x_R (`average_weights`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import cbrt, exp, sqrt
 

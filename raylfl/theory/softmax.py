@@ -16,8 +16,6 @@ is therefore at most B_i = sqrt(2) mean_j |a_j|, for all x. The gradient of the 
 clients, so that the B_i alone bound differences of gradients.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Classes for the statements of theorems about a run: step sizes, numbers, and curves over rounds for reports."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The content of `raylfl theory`: constants, step sizes that theorems admit, and the guarantees of the theorems."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -4,8 +4,6 @@ The state of a trial is its run directories. The journal adds the values that we
 that the scheduler stopped or that failed.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

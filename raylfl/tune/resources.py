@@ -3,8 +3,6 @@
 Ray Tune would wait for ever, with a warning, for resources that the cluster does not have; a sweep raises an error.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

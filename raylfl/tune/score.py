@@ -1,7 +1,5 @@
 """Scores of runs: the mean over the last rounds, the best round, or the number of rounds to reach a target."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping

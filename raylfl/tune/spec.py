@@ -7,8 +7,6 @@
 The whole file is checked before Ray starts: a mistake is reported within seconds.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """A trainable function for a user's own `ray.tune.Tuner`, without raylfl's sweeps: one call is one run."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from typing import Any, Unpack

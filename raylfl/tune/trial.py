@@ -6,8 +6,6 @@ reports after every round. Otherwise the seeds of a process take turns, and the 
 stop it and at its end.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The trials of a sweep on Ray Tune: makes the open ones and records their ends."""
 
-from __future__ import annotations
-
 import logging
 import os
 import pickle

@@ -1,8 +1,6 @@
 # ruff: noqa: E402 (torchvision first)
 """FedLab, as its standalone example writes it: clients in turn in one process; one thread."""
 
-from __future__ import annotations
-
 import torch
 
 from benchmarks.peers.job import Job, accuracy, import_torchvision, job

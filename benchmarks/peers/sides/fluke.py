@@ -1,8 +1,6 @@
 # ruff: noqa: E402 (torchvision first)
 """fluke, by its Python interface: clients in turn in one process; one thread."""
 
-from __future__ import annotations
-
 import torch
 
 from benchmarks.peers.job import Job, import_torchvision, job

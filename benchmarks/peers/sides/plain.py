@@ -1,7 +1,5 @@
 """A loop in plain PyTorch, without any platform; `workers` are torch's threads."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 

@@ -1,7 +1,5 @@
 """raylfl: a user's module in a file (`benchmarks/networks.py`) and a config; two workers are Ray actors."""
 
-from __future__ import annotations
-
 import tempfile
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The keys of the config groups `eval`, `stop`, `checkpoint` and `logging`: measurements and records of a run."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The top-level keys of a config outside its groups, and the keys of the groups `model` and `data`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 

@@ -4,8 +4,6 @@ Weng, Ren, Xiao & Skoglund 2025, Sec. 2: client m fails with probability q_m. (A
 Bernoulli(q) for success; 1 - q is meant.)
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

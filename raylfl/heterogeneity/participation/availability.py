@@ -21,8 +21,6 @@ therefore follows from the last such round, without a simulation from round 0. I
 stays the same (p_on <= 1 - p_off) or flips (p_on > 1 - p_off).
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ sampling do not apply. A row may also hold the sampling probabilities p and fail
 (format: `raylfl.heterogeneity.trace`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -9,8 +9,6 @@ visits every group once, in random order. Each round samples n clients of one gr
 is one client after the other (sequential FL); Kbar = 1 is uniform sampling (parallel FL).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

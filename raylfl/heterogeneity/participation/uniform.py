@@ -10,8 +10,6 @@ remaining clients (as numpy's `choice` does). This is the order of independent e
     S_r = the M available clients with the smallest -log(u_i)/q_i,  u_i ~ U(0, 1) keyed by (seed, round, client)
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ non-IID data silos", ICDE 2022, "#C = k"). shards: the pathological non-IID part
 al., AISTATS 2017, Sec. 3).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

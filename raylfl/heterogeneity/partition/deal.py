@@ -4,8 +4,6 @@ A label-based partition of K classes over N clients is determined by its count m
 client i) and a shuffle of each class. A redraw therefore draws a new matrix and does not touch the data.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ Li & Lyu, "Convergence analysis of sequential federated learning on heterogeneou
 App. G.1. Details that the paper leaves open (redraws, the cap) follow its published code.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

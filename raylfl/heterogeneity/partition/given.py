@@ -5,8 +5,6 @@ for example `cifar10_M[500]_exdir[2 10.0].txt`, with unsorted indices. `load` re
 published code reads the files that `save` writes, if their names have the form of this example.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@
 column. No name of an attribute counts more than what the samples contain.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any

@@ -7,8 +7,6 @@ client, skewed labels at equal sizes (Hsu, Qi & Brown, "Measuring the effects of
 federated visual classification", 2019).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Literal
 

@@ -4,8 +4,6 @@ They follow from `counts` [N, K], the number of samples of each of K classes at 
 the distance of a client without samples are nan.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

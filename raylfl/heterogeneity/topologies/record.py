@@ -11,8 +11,6 @@ vector of node i; each (i, j) is listed once. `topology: {name: recorded, path: 
 without a server.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 

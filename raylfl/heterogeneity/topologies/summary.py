@@ -1,7 +1,5 @@
 """Properties of a topology: degrees, diameter, spectral gap, and mixing rate with absent nodes and lost messages."""
 
-from __future__ import annotations
-
 import networkx as nx
 import numpy as np
 

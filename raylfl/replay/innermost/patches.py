@@ -5,8 +5,6 @@ gathered patches is several times faster if gathering is cheap. In this memory o
 consecutive numbers, and pooling and activations are computed on whole vectors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ the call on translated values. values: number of a value in the recording -> ten
 -1 - i. out: tensors that receive the gradients of the parameters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Translated training steps: lists of functions on tensors whose last dimension is the samples of a batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial

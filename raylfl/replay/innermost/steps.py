@@ -1,7 +1,5 @@
 """Training steps and evaluations of a module, translated to a memory order with the samples of a batch innermost."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext

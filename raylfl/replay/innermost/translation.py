@@ -1,7 +1,5 @@
 """The state of a translation: the kinds of values in a recording, and the uses of each value."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any

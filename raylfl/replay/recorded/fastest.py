@@ -1,7 +1,5 @@
 """The choice of the function that makes a recorded operator call with the least overhead."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -4,8 +4,6 @@ A step that reads a value may take another course with another batch, at a step 
 x.max() > 10` has one course in a hundred batches. The recording sees the reading itself.
 """
 
-from __future__ import annotations
-
 import linecache
 import sys
 from collections.abc import Callable, Iterator, Mapping

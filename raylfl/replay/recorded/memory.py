@@ -5,8 +5,6 @@ the same in every step. Views of such values are then the same tensors in every 
 values share memory if the last use of one is before the first use of the other.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

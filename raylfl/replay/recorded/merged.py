@@ -3,8 +3,6 @@
 The replaced calls are those of dropout masks, of the safe softmax, and of gradients of attention.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set

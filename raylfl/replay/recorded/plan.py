@@ -4,8 +4,6 @@ An alias is a view with the memory and layout of an earlier value. A constant ca
 step. A dead call is one that no result of the step depends on.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

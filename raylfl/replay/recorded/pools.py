@@ -4,8 +4,6 @@ max(0, .) commutes with the maximum, and outputs and gradients keep their bits. 
 quarter of the entries. If the maximum is not above 0, the pool may choose another entry, but its gradient is 0.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

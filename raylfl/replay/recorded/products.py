@@ -1,7 +1,5 @@
 """Gradients of linear layers under vmap, computed in the memory order of the weights, without a transposed copy."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence, Set
 from itertools import chain

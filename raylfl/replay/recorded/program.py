@@ -1,7 +1,5 @@
 """Programs: recorded steps compiled to Python without branches (`plan.py`, `source.py`), and their execution."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from typing import Any

@@ -3,8 +3,6 @@
 Each value is freed after its last use.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence, Set

@@ -1,7 +1,5 @@
 """Programs for the training steps of a module, one per kind of batch, used where their results were the step's own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any

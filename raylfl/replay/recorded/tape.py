@@ -1,7 +1,5 @@
 """Recording of a training step and its backward pass: the ATen operator calls below autograd, in order."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Worker actors: Ray actors around `Worker`, whose methods take and return states as numpy arrays (packed states)."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from collections.abc import Iterator, Sequence

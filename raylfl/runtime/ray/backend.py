@@ -1,7 +1,5 @@
 """The backend on Ray: worker actors run local work and evaluations; client states are passed by reference."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any

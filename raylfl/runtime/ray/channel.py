@@ -1,7 +1,5 @@
 """The objects and settings of all calls of a run: the worker pool, limits of a call, storage of client states."""
 
-from __future__ import annotations
-
 import itertools
 import pickle
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ The clients of a cohort work at the same time, those of a ring in sequence. A bl
 in every round, unless workers are lost.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections.abc import Iterable, Mapping, Sequence

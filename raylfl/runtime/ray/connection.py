@@ -1,7 +1,5 @@
 """Connections to Ray: starts a cluster for the run, or connects to a given one."""
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

@@ -1,7 +1,5 @@
 """Interpretation of Ray's errors: the lost actor or object at the root of an error, and why an actor cannot start."""
 
-from __future__ import annotations
-
 import re
 
 from ray.exceptions import (

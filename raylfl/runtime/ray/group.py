@@ -8,8 +8,6 @@ The process groups are torch's. They are built without `init_process_group`, who
 module may need itself. Ray's GPU objects are an alpha version, and `ray.util.collective` needs cupy for NCCL.
 """
 
-from __future__ import annotations
-
 import pickle
 import uuid
 from collections.abc import Callable, Sequence

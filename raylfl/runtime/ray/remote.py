@@ -1,7 +1,5 @@
 """The driver of a run on Ray: receives the rounds from the server actor, and restarts lost actors."""
 
-from __future__ import annotations
-
 import math
 import sys
 import time

@@ -1,7 +1,5 @@
 """The reservation of a run's workers: bundles of CPUs and GPUs in Ray's placement groups."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple

@@ -7,8 +7,6 @@ per sum, and all links carry about the same number of bytes. Workers with a GPU 
 store (`raylfl.runtime.ray.group`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

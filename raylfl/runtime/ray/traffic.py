@@ -1,7 +1,5 @@
 """Counters of the bytes that are sent to workers and back."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

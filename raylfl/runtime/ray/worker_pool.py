@@ -4,8 +4,6 @@ Ray restarts a lost actor by calling its constructor, and a call may have been e
 Every call can therefore be repeated: its result depends only on its arguments.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Container, Sequence

@@ -12,8 +12,6 @@ every older one that still has the newest state of a client. If a checkpoint or 
 checkpoint is used, with a warning.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Files of a run directory: opened without following links, appended to, written atomically, locked, removed."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import hashlib

@@ -1,7 +1,5 @@
 """JSON-lines records: append-only files with one object per line, read without their damaged lines."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence

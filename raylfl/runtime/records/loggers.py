@@ -4,8 +4,6 @@ Loggers are opened only in the process of the round loop. A logger that fails is
 the run continues: metrics.jsonl is always written, and other logs can be rebuilt from it.
 """
 
-from __future__ import annotations
-
 import inspect
 import warnings
 from collections.abc import Sequence

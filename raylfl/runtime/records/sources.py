@@ -1,7 +1,5 @@
 """Digests of the source of a user's classes in sources.json, to say what has changed since a run was started."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import inspect

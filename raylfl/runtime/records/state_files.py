@@ -1,7 +1,5 @@
 """The files of a checkpoint: its manifest, and a run's state as tensors; both are checked when they are read."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

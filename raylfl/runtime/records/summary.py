@@ -1,7 +1,5 @@
 """Parts of summary.json: final and best metrics, the forms of local steps, versions, git commit and host."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

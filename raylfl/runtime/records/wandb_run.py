@@ -5,8 +5,6 @@ ends a run, and wandb delays a run by less than a minute: the logger logs offlin
 waits at most FINISH_SECONDS at the end.
 """
 
-from __future__ import annotations
-
 import json
 import netrc
 import os

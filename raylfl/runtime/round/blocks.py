@@ -11,8 +11,6 @@ Rows are passed by reference, and each call is a function of its arguments. A ca
 repeated on another worker, and a checkpoint collects the rows of all blocks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The costs of a round: floats sent, local steps, gradients and simulated duration."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

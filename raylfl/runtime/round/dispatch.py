@@ -1,7 +1,5 @@
 """The local work of a round and the step after it: the interface (`Dispatch`), and the methods with a server."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence

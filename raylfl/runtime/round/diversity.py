@@ -1,7 +1,5 @@
 """Gradient diversity over all clients: FedAWARE, Definitions 3.1 and 3.2."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Early stopping: the rule of the config group `stop` that ends a run before its last round."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """The plan of an exchange between blocks of nodes: which rows each block needs from each other block."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

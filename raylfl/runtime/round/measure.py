@@ -1,7 +1,5 @@
 """The metrics of a round: they are measured after the server step and have fixed names."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial

@@ -3,8 +3,6 @@
 It depends only on config, seed and round, unless the method chooses clients by its state or by the clients' updates.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property

@@ -4,8 +4,6 @@ Each task sets parameters and buffers. If nothing else were restored, counters, 
 would remain in the module, and the result of a client would depend on the clients that its worker has trained before.
 """
 
-from __future__ import annotations
-
 import copyreg
 import random
 import sys

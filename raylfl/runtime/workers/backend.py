@@ -1,7 +1,5 @@
 """The interface between the round loop and workers (`Backend`), and an implementation in the calling process."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Evaluation of a LightningModule by its `test_step` or `validation_step` and the hooks around them."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Whether the result of local work is finite, and if not, the name of what is not."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

@@ -6,8 +6,6 @@ The option `local.clip_norm` corresponds to Lightning's `Trainer(gradient_clip_v
 local solver then does not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

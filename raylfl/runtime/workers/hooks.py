@@ -1,7 +1,5 @@
 """A table of Lightning's hooks, each of which a run calls, refuses, or ignores with a warning."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any, Literal, NamedTuple
 

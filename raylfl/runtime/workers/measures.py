@@ -1,7 +1,5 @@
 """A worker's measurements: evaluations of the module on chunks of samples, and clients' losses and full gradients."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 

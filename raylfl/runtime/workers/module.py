@@ -1,7 +1,5 @@
 """Set-up functions of a worker: for the module, the memory layout of images, the device and the precision."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext

@@ -1,7 +1,5 @@
 """The module's own optimizer and schedulers (`local.optimizer: module`) as a local optimizer of one client."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from dataclasses import dataclass

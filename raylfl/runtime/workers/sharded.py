@@ -9,8 +9,6 @@ therefore compute what they do for any module, and a step is the step on the cli
 gradients is the gradient, and tensor parallelism divides its computation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import wraps

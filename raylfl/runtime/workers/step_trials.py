@@ -1,7 +1,5 @@
 """Trial steps on the run's own batches, which determine how a worker computes local steps."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """A worker: a module, a local solver and the shards of all clients, as a plain class that an actor wraps."""
 
-from __future__ import annotations
-
 import gc
 import math
 import traceback
