@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from raylfl.errors import BadValue
 
-Better = Literal["max", "min"]
+Better = Literal["min", "max"]
 OF_NODES = "nodes/"  # prefix of the metrics of the nodes of a graph
 DISTANCES = ("global/distance", "global/distance_abs", "average/distance", "average/distance_abs", "average/gap")
 KNOWN: dict[str, Better] = {  # metric, or its name without the part before the slash -> the better direction

@@ -89,7 +89,7 @@ class StopConfig(Options):
         Doc("rounds without a new best value until the run stops; only rounds that measure the metric are checked"),
     ] = None
     mode: Annotated[
-        Literal["auto", "max", "min"],
+        Literal["auto", "min", "max"],
         Doc("the better direction of the metric; auto: as stated in `metrics`, or known"),
     ] = "auto"
 

@@ -41,7 +41,7 @@ class TopConfig(Options):
         ),
     ] = "uniform"
     metrics: Annotated[
-        dict[str, Literal["max", "min"]],
+        dict[str, Literal["min", "max"]],
         Doc(
             "the better direction of metrics that your model logs: `{test/dice_loss: min}`, or `{dice_loss: min}` for "
             "all data; losses, accuracies and torchmetrics' objects are known"
