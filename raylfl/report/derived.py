@@ -350,7 +350,7 @@ def facets(groups: Sequence[Group]) -> list[Facet]:
 
 
 def split(groups: Sequence[Group], keys: Sequence[str]) -> list[Facet]:
-    """The settings split by their values of these config keys; facets are in order of appearance."""
+    """The settings split by their values of these config keys, in order of appearance."""
     parts: dict[str, list[Group]] = {}
     for group in groups:
         parts.setdefault(canonical([group.setting.get(key) for key in keys]), []).append(group)

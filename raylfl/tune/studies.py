@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     import optuna
     from ray.tune.search.optuna import OptunaSearch
 
-    from raylfl.tune.tuner import SweepRun
-
 NAME = "cell"  # of an Optuna study, which is alone in its storage
 DRAWS = 1000  # random points that are drawn to find one that no trial has run
 
@@ -120,10 +118,10 @@ class Study:
 class Studies(Searcher):
     """The searcher of a sweep with search=optuna: the cells take turns, `samples` settings each.
 
-    run: has the trials so far, and plans those of proposed settings. scores: as of `Study`, of all cells.
+    run: the `SweepRun`, which has the trials so far and plans proposed ones. scores: as of `Study`, of all cells.
     """
 
-    def __init__(self, run: SweepRun, scores: Mapping[str, float]):
+    def __init__(self, run: Any, scores: Mapping[str, float]):
         sweep = run.sweep
         super().__init__(metric=SCORE, mode=sweep.score.direction)
         self.run, trials = run, run.trials

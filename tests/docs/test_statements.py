@@ -114,7 +114,7 @@ CONSTANTS = [  # page, words with a number, its unit, the constant of the code
     ("formats", r"\[clients, classes\], up to ([\d,]+) clients", 1, "runtime.session.MOST_CLIENTS"),
     ("placement", r"object store in parts of (\d+) MiB", MIB, "runtime.ray.stored.PIECE"),
     ("python", r"kept in `objects.pkl` up to (\d+) MiB", MIB, "runtime.records.provenance.LARGEST"),
-    ("running", r"from (\d+) GiB on in a file in the temporary folder", 2**30, "core.large.IN_MEMORY"),
+    ("running", r"from (\d+) GiB on in a file in the temporary folder", 2**30, "core.client_rows.IN_MEMORY"),
     ("running", r"ends after `runtime.wait` seconds \((\d+);", 1, "the default of runtime.wait"),
     ("running", r"within the (\d+) s of `jobs/runtime_env.yaml`", 1, "jobs/runtime_env.yaml"),
 ]

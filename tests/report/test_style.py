@@ -105,5 +105,5 @@ def test_nothing_of_the_outside_is_left():
 
 
 def test_every_line_style_has_a_legend_key():
-    keys = {legend_key(Line(0, dash, marker)) for dash in range(len(DASHES)) for marker in range(len(MARKERS))}
+    keys = {legend_key(Line(0, dash, marker), "k") for dash in range(len(DASHES)) for marker in range(len(MARKERS))}
     assert len(keys) == len(DASHES) * len(MARKERS)

@@ -24,15 +24,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raylfl.config.registries import REGISTRIES
 from raylfl.config.urls import cache_folder
 from raylfl.errors import BadConfig, UnusableConfig, headline
 from raylfl.runtime.records.files import atomic_write, read_plain
-
-if TYPE_CHECKING:
-    from raylfl.runtime.records.run_dir import RunDirectory
 
 MARK, KEY = ".made_here", "key"
 FILE, INDEX = "objects.pkl", "objects.json"
@@ -150,10 +147,10 @@ class KeptObjects:
             raise BadConfig(f"{folder / FILE} cannot be loaded here: {type(error).__name__}: {error}") from error
 
 
-def keep(run_dir: RunDirectory, objects: Mapping[str, Any]) -> str | None:
+def keep(run_dir: Any, objects: Mapping[str, Any]) -> str | None:
     """Saves a run's objects (by class path) in its directory; returns a line on how to resume it, None without objects.
 
-    An object that cannot be pickled is left out.
+    run_dir: the run's `RunDirectory`. An object that cannot be pickled is left out.
     """
     if not objects:
         return None
