@@ -41,8 +41,6 @@ class Centralized(Algorithm):
 class LocalOnly(Summing):
     """Local training: every client trains alone; the weighted mean of the clients' models is reported.
 
-
-
     State    server x [d], for reports only; client x_i [d], the initial model at first.
     Sent     nothing down, d floats up (U_i) for the mean model x, which is only reported.
     Assumes  nothing.

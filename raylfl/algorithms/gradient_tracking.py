@@ -51,7 +51,6 @@ class PushPull(Tracking):
     Nguyen, 2023. A row-stochastic matrix pulls the models, a column-stochastic one pushes the tracked gradients. FOCUS
     is the same method on a star whose matrices change with the clients that take part (`focus`).
 
-
     State    node x_i, tracked gradient y_i, last gradient g_prev_i [d], y = g_prev = 0 at first.
     Sent     2d floats along each edge (x, y).
     Assumes  mixing matrices R row-stochastic, C column-stochastic, which may change; one node, the root, reaches all

@@ -82,7 +82,6 @@ class ProxSkip(LocalDual):
     Mishchenko et al., ICML 2022, Sec. 5; Guo, Alghunaim, Yuan, Condat & Cao, 2023. `scaffnew` is the form with a
     server.
 
-
     State    node x_i and its dual variable e_i [d], e = 0 at first.
     Sent     d floats along each edge (phi).
     Assumes  mixing matrix W symmetric and doubly stochastic; the same K at every client, drawn by one coin for all

@@ -64,7 +64,6 @@ class FedVARP(Algorithm):
 
     Jhunjhunwala et al., UAI 2022, Alg. 1; `lost: reuse` is the form of FedACS [3] eq. (114).
 
-
     State    server x [d], memory B [seen, d] with a row B_i for each client received so far (B_i = 0 for the
              others); with `lost: ignore` also mean [d]; clients none.
     Sent     d floats down (x), d floats up (U_i).
