@@ -131,8 +131,8 @@ class FlatModule:
                 )
         return self.parameters
 
-    def backward(self, loss: Tensor) -> Tensor:
-        """The gradient [d] that `loss.backward()` leaves in `.grad` of the parameters, dense."""
+    def backward(self, loss: Tensor, out: Tensor | None = None) -> Tensor:
+        """The gradient [d] that `loss.backward()` leaves in `.grad` of the parameters, dense; in `out` if given."""
         parameters = self.trained_parameters()
         for p in parameters:
             p.grad = None
@@ -142,11 +142,11 @@ class FlatModule:
             for p in parameters:
                 g, p.grad = p.grad, None
                 pieces.append(torch.zeros_like(p) if g is None else g.to_dense() if g.is_sparse else g)
-            return self._joined(pieces)
+            return self._joined(pieces, out)
 
-    def _joined(self, pieces: Sequence[Tensor]) -> Tensor:
+    def _joined(self, pieces: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
         """The entries of one tensor per parameter as a vector [d]."""
-        return torch.cat([piece.reshape(-1) for piece in pieces])
+        return torch.cat([piece.reshape(-1) for piece in pieces], out=out)
 
     def gradients(self, loss: Tensor) -> list[Tensor | None]:
         """The gradient of each parameter, dense; None for parameters that the loss does not depend on."""

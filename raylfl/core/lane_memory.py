@@ -26,7 +26,8 @@ class LocalCall(NamedTuple):
 
     batches, seeds, algorithm, rule, optimizer: as in `run_local`. x [C, d], inner [C, m], carry [C, ...]: the starting
     points, optimizer states and first carry. ids: the clients' numbers, the arguments of `batches` and `seeds`. steps:
-    the numbers of local steps [C]. rates: the learning rate of each step. measure_drift: as in `run_local`.
+    the numbers of local steps [C]. actives, rates: the number of clients that take each step, and its learning rate.
+    measure_drift: as in `run_local`.
     """
 
     algorithm: Algorithm
@@ -39,6 +40,7 @@ class LocalCall(NamedTuple):
     carry: State
     ids: list[int]
     steps: list[int]
+    actives: list[int]
     rates: list[float]
     measure_drift: bool
     observer: Observer
@@ -61,8 +63,8 @@ class LocalSteps(NamedTuple):
 class Memory:
     """The fixed memory of a call's local steps besides parameters and buffers; entries of dicts are [C, ...] by name.
 
-    table: the sample indices [C, T, B] of T steps; counters: each client's number of steps so far [C]; rates [T];
-    losses, logged values: [C, T].
+    table: the sample indices [C, T, B] of T steps; counters: each client's number of steps so far [C]; rates [T], whose
+    first entries are `rate_values`; losses, logged values: [C, T].
     """
 
     def __init__(self, call: LocalCall, count: int, steps: int, size: int):
@@ -75,7 +77,7 @@ class Memory:
         }
         self.table = torch.zeros(count, steps, size, dtype=torch.int64, device=x.device)
         self.counters = torch.zeros(count, dtype=torch.int64, device=x.device)
-        self.rates = x.new_zeros(steps)
+        self.rates, self.rate_values = x.new_zeros(steps), list[float]()
         self.losses = x.new_zeros(count, steps)
         self.logged: dict[str, Tensor] = {}
         self.drift = torch.zeros(count, dtype=torch.float64, device=x.device)

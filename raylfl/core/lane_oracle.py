@@ -8,23 +8,26 @@ import torch
 from torch import Tensor
 
 from raylfl.core.oracle import Batch, GradientMode, LoopOracle, Oracle, seed_everything
-from raylfl.core.slots import Slots
+from raylfl.core.slots import Slots, aligned_rows
 
 
 class LaneOracle(Oracle):
     """Gradients of C clients, one after the other, by autograd; each client's parameters and buffers are in a slot.
 
-    In `LaneSteps` each client is a unit of its own. params: the parameters [count, d] of at most `count` clients.
+    In `LaneSteps` each client is a unit of its own. params, gradient_rows: the parameters and gradients [count, d] of
+    at most `count` clients.
     """
 
     together = False
     params: Tensor
+    gradient_rows: Tensor
     count: int
 
     def __init__(self, loop: LoopOracle):
         super().__init__()
         self.loop, self.flat, self.steps = loop, loop.flat, loop.steps
         self.slots = Slots(loop.flat, 0)
+        self._of_slots()
         self._buffers: Tensor | None = None  # rows [C, b] of the next call
 
     @property
@@ -34,11 +37,15 @@ class LaneOracle(Oracle):
     def workspace(self, count: int) -> Tensor:
         if count > self.slots.count:
             self.slots = Slots(self.flat, -(-count // 8) * 8)
-        self.held = self.slots.params
         self.slots.write_buffers(self._buffers, count)
         self._buffers = None
-        self.params, self.count = self.slots.params, self.slots.count
+        if self.slots.count != self.count:
+            self._of_slots()
         return self.params[:count]
+
+    def _of_slots(self) -> None:
+        self.held = self.params = self.slots.params
+        self.count, self.gradient_rows = self.slots.count, aligned_rows(self.slots.count, self.width, self.params)
 
     def write_buffers(self, rows: Tensor) -> None:
         """Sets the buffers of the C clients of the next call, from rows [C, b]."""
@@ -67,18 +74,18 @@ class LaneOracle(Oracle):
             seed_everything(seeds(c))
             loss, row = self.take(slice(c, c + 1), batch.content, self.t)
             losses.append(loss)
-            rows.append(row)
+            rows.append(row.clone())
         self.ways[GradientMode("autograd", self.steps.reason)] += len(batches)
         return torch.cat(losses), torch.cat(rows)
 
     def take(self, rows: slice, content: Any, t: int) -> tuple[Tensor, Tensor]:
         """(losses [1], gradients [1, d]) of the client of `rows`, by autograd, for its batch `content`.
 
-        t: the number of the local step.
+        The gradients are in `gradient_rows`. t: the number of the local step.
         """
         with self.slots.slots[rows.start].used():
             self.flat.load(self.flat.params)
-            loss, row = self.loop.reference(content, t)
+            loss, row = self.loop.reference(content, t, self.gradient_rows[rows.start])
             self.flat.store(self.flat.params)  # a step may change parameters in place
             # an assigned tensor that `take_back_buffers` leaves
             for _, owner, key, buffer in self.flat._buffer_entries:
@@ -94,5 +101,4 @@ class LaneOracle(Oracle):
     def release(self) -> None:
         """Frees the memory; later calls allocate memory of the size that they need."""
         self.slots = Slots(self.flat, 0)
-        self.held = self.params = self.slots.params
-        self.count = 0
+        self._of_slots()

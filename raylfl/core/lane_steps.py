@@ -1,12 +1,12 @@
 """Local steps on a GPU in fixed memory, captured as CUDA graphs.
 
-A unit is a group of clients that take a step together: one client (`LaneOracle`), or all (`VectorizedOracle`). Batch,
-gradient, direction and update of a unit's step become one graph, which later steps repeat by one launch. Units are
-divided among lanes that run at the same time.
+Batch, gradient, direction and update of a step (`FixedSteps`) become one graph, which later steps repeat by one launch.
+Units are divided among lanes that run at the same time; equal steps of all units become one graph.
 
 The reference of a graph is the same step without a graph. Two steps of each of two clients are compared before a graph
 is used, and later every step whose number is a power of two: parameters, optimizer state, carry, buffers, loss and
-logged values must have the same bits, and the reference must leave the module's Python attributes unchanged.
+logged values must have the same bits, and the reference must leave the module's Python attributes unchanged. The
+gradients of a vectorised step are compared with those of its clients at the same times.
 """
 
 from __future__ import annotations
@@ -15,28 +15,25 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from raylfl.core.arrays import Ints
-from raylfl.core.flat import copy_together
+from raylfl.core.fixed_steps import FixedSteps, Step
 from raylfl.core.lane_memory import LocalCall, LocalSteps, Memory, indices_of, round_up
+from raylfl.core.lane_oracle import LaneOracle
 from raylfl.core.lanes import Lanes
-from raylfl.core.local_step import step_along
 from raylfl.core.oracle import Batch, GradientMode, seed_everything
 from raylfl.core.samples import BatchSource, sizes_of
+from raylfl.core.vectorized import VectorizedOracle
 from raylfl.errors import BadConfig, headline
 from raylfl.replay.contents import Refused, kind_of, leaves_of, map_leaves
 from raylfl.replay.effects import attributes_of, first_difference
 from raylfl.replay.proof import describe, far, power_of_two
 from raylfl.replay.step_log import StepLog
-
-if TYPE_CHECKING:
-    from raylfl.core.lane_oracle import LaneOracle
-    from raylfl.core.vectorized import VectorizedOracle
 
 COMPARED = 2  # clients, and steps of each, that are compared before a graph is used
 MOST = 8192  # graphs of a worker; further kinds of steps run without one
@@ -65,32 +62,6 @@ class Kind:
         return new or t not in self.numbers or power_of_two(self.uses)
 
 
-class Step(NamedTuple):
-    """One local step of a unit of clients.
-
-    call: the call that it belongs to. source: the samples, if steps gather their batches by index, else None. lane:
-    where it runs. rows: the unit's clients. size: the number of samples of each batch. content: the batch if there is
-    no source. key: identifies its kind. t: its number. seed: gives the seed of the random generators. parts: the steps
-    of several units, if one graph takes them at the same time.
-    """
-
-    call: LocalCall
-    source: BatchSource | None
-    lane: int
-    rows: slice
-    size: int
-    content: Any
-    key: Any
-    t: int
-    seed: Callable[[], int]
-    parts: tuple[Step, ...] = ()
-
-    @property
-    def graph_key(self) -> tuple[int, int, Any]:
-        """Identifies the graph of the step: its clients and kind."""
-        return self.rows.start, self.rows.stop, self.key
-
-
 class LaneSteps:
     """The local steps of the clients of a call, on the lanes of a device.
 
@@ -107,6 +78,7 @@ class LaneSteps:
         refusal: str | None = None,
     ):
         self.units, self.lanes, self.log, self.restore, self.refusal = units, lanes, log, restore, refusal
+        self.plain = FixedSteps(units, lanes, log)
         self._restored = False  # whether the attributes are those of the current client
         self.memory: Memory | None = None
         self.kinds: dict[Any, Kind] = {}
@@ -118,9 +90,8 @@ class LaneSteps:
 
     def run(self, call: LocalCall) -> LocalSteps:
         """Takes all local steps of a call; `call.x` holds the parameters after each client's last step."""
-        count, total = len(call.x), call.steps[0] if call.steps else 0
-        actives = [sum(k > t for k in call.steps) for t in range(total)]
-        batches = [call.batches(t, call.ids[:active]) for t, active in enumerate(actives)]
+        count, total = len(call.x), len(call.actives)
+        batches = [call.batches(t, call.ids[:active]) for t, active in enumerate(call.actives)]
         source, indices = indices_of(batches)
         sizes = [sizes_of(step) for step in batches]
         memory = self._memory_for(call, total, max(map(max, sizes), default=0), source)
@@ -129,9 +100,11 @@ class LaneSteps:
         units = [slice(0, count)] if self.units.together else [slice(c, c + 1) for c in range(count)]
         try:
             if len(units) > 1 and source is not None and self._is_proved(call, sizes):
-                self._restored = False
+                self._restored, rows = False, slice(0, count)
                 for t in range(total):
-                    self._take(self._joint(call, source, units, sizes[t][0], t), next_alike=True)
+                    size = sizes[t][0]
+                    step = Step(call, source, 0, rows, size, None, (size, count), t, joint=True)
+                    self._note(t, rows, self._take(step, next_alike=True))
             else:
                 self._take_units(call, source, units, sizes, batches)
         except torch.OutOfMemoryError:
@@ -140,7 +113,7 @@ class LaneSteps:
         except BaseException:  # a capture may have been cut short
             self._forget()
             raise
-        losses = [memory.losses[:active, t] for t, active in enumerate(actives)]
+        losses = [memory.losses[:active, t] for t, active in enumerate(call.actives)]
         self._observe(call, losses)
         return LocalSteps(
             memory.inner[:count].clone(),
@@ -166,16 +139,16 @@ class LaneSteps:
                 lane, self._restored = number % self.lanes.count, False
                 self.lanes.on(lane)
                 for t in range(call.steps[rows.start]):
-                    size, seed = sizes[t][rows.start], partial(call.seeds, t, call.ids[rows.start])
+                    size = sizes[t][rows.start]
                     content, key = None, size
                     if source is None:
-                        seed_everything(seed())
+                        seed_everything(call.seeds(t, call.ids[rows.start]))
                         content = contents[t][rows.start].content
                         contents[t][rows.start] = None  # frees the batch after its step
                         key = self._key(content, size)
                     next_alike = t + 1 < call.steps[rows.start] and sizes[t + 1][rows.start] == size
                     next_alike = next_alike and source is not None
-                    step = Step(call, source, lane, rows, size, content, key, t, seed)
+                    step = Step(call, source, lane, rows, size, content, key, t)
                     self._note(t, rows, self._take(step, next_alike))
         finally:
             self.lanes.join()
@@ -190,6 +163,7 @@ class LaneSteps:
         return size
 
     def _note(self, t: int, rows: slice, names: Sequence[str]) -> None:
+        """Notes which clients have logged these names in step t."""
         for name in names:
             self._logged.setdefault(t, {}).setdefault(name, []).extend(range(rows.start, rows.stop))
 
@@ -197,15 +171,6 @@ class LaneSteps:
         """Whether all clients take the same steps, of kinds whose graphs are known to be right."""
         alike = self.refusal is None and len(set(call.steps)) == 1 and all(len(set(step)) == 1 for step in sizes)
         return alike and all(step[0] in self.kinds and len(self.kinds[step[0]].compared) >= COMPARED for step in sizes)
-
-    def _joint(self, call: LocalCall, source: BatchSource, units: Sequence[slice], size: int, t: int) -> Step:
-        """Step t of all units at once."""
-        parts = tuple(
-            Step(call, source, k, rows, size, None, size, t, partial(call.seeds, t, call.ids[k]))
-            for k, rows in enumerate(units)
-        )
-        self._note(t, slice(0, len(units)), self.kinds[size].logs)
-        return Step(call, source, 0, slice(0, len(units)), size, None, (size, len(units)), t, parts[0].seed, parts)
 
     def _observe(self, call: LocalCall, losses: Sequence[Tensor]) -> None:
         """Passes the values that the steps logged to the call's observer."""
@@ -228,6 +193,7 @@ class LaneSteps:
             self._forget()
             least = (earlier.steps, earlier.size) if earlier is not None else (1, 1)
             self.memory = Memory(call, self.units.count, round_up(steps, least[0]), round_up(size, least[1]))
+            self.plain.memory = self.memory
             self._made_for = made_for
         return self.memory
 
@@ -253,17 +219,19 @@ class LaneSteps:
         memory.inner[:count].copy_(call.inner)
         for name, rows in memory.carry.items():
             rows[:count].copy_(call.carry[name])
-        table = np.zeros((count, len(indices), memory.size), dtype=np.int64)
-        for t, step in enumerate(indices):
-            if isinstance(step, np.ndarray):
-                table[: len(step), t, : step.shape[1]] = step
-            else:
-                for c, samples in enumerate(step):
-                    table[c, t, : len(samples)] = samples
         if indices:
+            table = np.zeros((count, len(indices), memory.size), dtype=np.int64)
+            for t, step in enumerate(indices):
+                if isinstance(step, np.ndarray):
+                    table[: len(step), t, : step.shape[1]] = step
+                else:
+                    for c, samples in enumerate(step):
+                        table[c, t, : len(samples)] = samples
             memory.table[:count, : len(indices)].copy_(_pin(torch.from_numpy(table), call.x), non_blocking=True)
-        rates = torch.tensor(call.rates, dtype=call.x.dtype)
-        memory.rates[: len(rates)].copy_(_pin(rates, call.x), non_blocking=True)
+        if call.rates != memory.rate_values:
+            rates = torch.tensor(call.rates, dtype=call.x.dtype)
+            memory.rates[: len(rates)].copy_(_pin(rates, call.x), non_blocking=True)
+            memory.rate_values = call.rates
         memory.counters.zero_()
         memory.drift.zero_()
         for rows in memory.logged.values():
@@ -302,9 +270,9 @@ class LaneSteps:
                     self._replay(step, kind, graph)
                     return kind.logs
         self._begin()
-        seed_everything(step.seed())
+        seed_everything(step.seed(step.rows.start))
         self._count(GradientMode("autograd", self.refusal or "batches of this size are rare"), step)
-        return self._plain(step)
+        return self.plain.take(step)
 
     def _begin(self) -> None:
         """Restores the module's attributes before the first step that a client takes without a graph."""
@@ -323,10 +291,10 @@ class LaneSteps:
             values = leaves_of(step.content) if leaves is None else leaves
             for leaf, value in zip(self._leaves[step.graph_key], values, strict=True):
                 leaf.copy_(value, non_blocking=True)
-        if kind.draws and step.parts:
-            self.lanes.seed_all([part.seed() for part in step.parts])
+        if kind.draws and step.joint:
+            self.lanes.seed_all([step.seed(k) for k in range(step.rows.stop)])
         elif kind.draws:
-            self.lanes.seed(step.lane, step.seed())
+            self.lanes.seed(step.lane, step.seed(step.rows.start))
         graph()
         self._count(CAPTURED, step)
 
@@ -339,9 +307,12 @@ class LaneSteps:
         rows, module = step.rows, self.units.flat.module
         start, attributes = [t.clone() for t in self._state(rows)], attributes_of(module)
         leaves = [leaf.clone() for leaf in leaves_of(step.content)]  # the step may change its batch
-        seed_everything(step.seed())
+        seed = step.seed(rows.start)
+        if isinstance(self.units, VectorizedOracle):
+            self.units.prove(rows, self.plain.gather(step), step.t, seed)
+        seed_everything(seed)
         draws = self.lanes.draws()
-        kind.logs = self._plain(step)
+        kind.logs = self.plain.take(step)
         self._count(COMPARING, step)
         kind.draws |= draws()
         name = first_difference(attributes, attributes_of(module))
@@ -356,10 +327,10 @@ class LaneSteps:
         if graph is not None:
             self._replay(step, kind, graph, leaves)
             self.units.ways[CAPTURED] -= rows.stop - rows.start
-            kind.compared[rows.start] += 1
-            kind.numbers.add(step.t)
             apart = max(map(far, reference, self._state(rows)), default=0.0)
             if apart == 0.0:
+                kind.compared[rows.start] += 1
+                kind.numbers.add(step.t)
                 return
             difference = f"by {describe(apart)}"
         self._restore(rows, reference)
@@ -369,7 +340,10 @@ class LaneSteps:
                 f"{step.call.ids[rows.start]} of a call, differs from the step itself ({difference}), so that earlier "
                 "captured steps may be wrong (set runtime.step=autograd)"
             )
-        if difference is not None:
+        if difference is not None and step.joint and self.plain.moves_together:
+            self.plain.moves_together = False
+            del self.graphs[step.graph_key]
+        elif difference is not None:
             self._refuse(f"has other results as a CUDA graph ({difference})")
 
     def _refuse(self, reason: str) -> None:
@@ -383,10 +357,11 @@ class LaneSteps:
             fixed = step._replace(content=map_leaves(step.content, torch.clone))
             self._leaves[step.graph_key] = list(leaves_of(fixed.content))
         try:
-            parts = [partial(self._plain, part) for part in fixed.parts]
-            graph = (
-                self.lanes.capture_all(parts) if parts else self.lanes.capture(step.lane, partial(self._plain, fixed))
-            )
+            if step.joint:
+                before, functions, after = self.plain.parts(step)
+                graph = self.lanes.capture_all(functions, before, after)
+            else:
+                graph = self.lanes.capture(step.lane, partial(self.plain.take, fixed))
             self.graphs[step.graph_key] = graph
         except torch.OutOfMemoryError:
             raise
@@ -394,38 +369,6 @@ class LaneSteps:
             self._refuse(f"cannot be captured as a CUDA graph ({headline(error)})")
             return None
         return graph
-
-    def _plain(self, step: Step) -> tuple[str, ...]:
-        """Takes a step in fixed memory, operator by operator, as a graph repeats it; returns the names that it logs."""
-        if step.parts:
-            names: tuple[str, ...] = ()
-            for part in step.parts:
-                seed_everything(part.seed())
-                names = self._plain(part)
-            return names
-        memory, call, rows = self.memory, step.call, step.rows
-        assert memory is not None
-        counter, x, content = memory.counters[rows.start : rows.start + 1], self.units.params[rows], step.content
-        if content is None:
-            assert step.source is not None
-            content = step.source.gather_at(memory.table[rows, :, : step.size].index_select(1, counter).reshape(-1))
-        losses, g = self.units.take(rows, content, step.t)
-        carry = {name: values[rows] for name, values in memory.carry.items()}
-        if call.measure_drift:
-            norms = torch.linalg.vector_norm(x - carry["x_start"], dim=1, dtype=torch.float64)
-            memory.drift[rows] += norms**2
-        rate = memory.rates.index_select(0, counter)
-        moved = step_along(call.algorithm, call.rule, call.optimizer, x, g, carry, memory.inner[rows], rate)
-        copy_together([(carry[name], values) for name, values in moved.items() if values is not carry[name]])
-        memory.losses[rows].index_copy_(1, counter, losses[:, None].to(memory.losses))
-        logged = self.log.take()
-        for name, value in logged.items():
-            if name not in memory.logged:
-                memory.logged[name] = torch.full_like(memory.losses, torch.nan, dtype=value.dtype)
-                self.lanes.settle()
-            memory.logged[name][rows].index_copy_(1, counter, value.reshape(-1, 1).to(memory.losses.device))
-        memory.counters[rows] += 1
-        return tuple(logged)
 
 
 def _pin(tensor: Tensor, like: Tensor) -> Tensor:

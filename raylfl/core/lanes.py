@@ -61,10 +61,15 @@ class Lanes:
             raise
         return graph.replay
 
-    def capture_all(self, functions: Sequence[Callable[[], object]]) -> Callable[[], None]:
-        """Like `capture`, for functions of several lanes that one graph runs at the same time, after `join`.
+    def capture_all(
+        self,
+        functions: Sequence[Callable[[], object]],
+        before: Callable[[], object] = lambda: None,
+        after: Callable[[], object] = lambda: None,
+    ) -> Callable[[], None]:
+        """Like `capture`, for functions that one graph runs at the same time, between `before` and `after`.
 
-        Function k is captured on lane k modulo `count`.
+        Function k is captured on lane k modulo `count`. The caller must have called `join`.
         """
         graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.device)
         stream, pool = self._all
@@ -79,6 +84,7 @@ class Lanes:
         try:
             default.graphsafe_set_state(self._by_function[0])  # a failed capture may leave a generator unusable
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            before()
             for lane in self.streams:
                 lane.wait_stream(stream)
             for k, function in enumerate(functions):
@@ -88,6 +94,7 @@ class Lanes:
             torch.cuda.set_stream(stream)
             for lane in self.streams:
                 stream.wait_stream(lane)
+            after()
             graph.capture_end()
         except BaseException:
             torch.cuda.set_stream(stream)  # a capture ends on the stream on which it began, after all others

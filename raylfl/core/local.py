@@ -125,7 +125,7 @@ def run_local(
         assert oracle.lanes is not None
         rates = [work.lr * rule.lr_schedule.over_steps(t) for t in range(len(actives))]
         call = LocalCall(
-            *(algorithm, rule, optimizer, batches, seeds, x, inner, carry, ids, falling.tolist(), rates),
+            *(algorithm, rule, optimizer, batches, seeds, x, inner, carry, ids, falling.tolist(), actives, rates),
             measure_drift,
             observer,
         )

@@ -44,13 +44,14 @@ class ReferenceStep:
         short = torch.backends.cudnn.allow_tf32 or torch.backends.cuda.matmul.allow_tf32
         return TF32 if device == "cuda" and short and dtype == torch.float32 else float(torch.finfo(dtype).eps)
 
-    def __call__(self, content: Any, batch_idx: int = 0) -> tuple[Tensor, Tensor]:
+    def __call__(self, content: Any, batch_idx: int = 0, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(loss, gradient [d]) of a batch at the module's parameters; the gradient is 0 where a parameter has none.
 
-        content: the batch. batch_idx: the number of the local step. The module's buffers change as in the step.
+        content: the batch. batch_idx: the number of the local step. out: memory for the gradient; None: new memory. The
+        module's buffers change as in the step.
         """
         loss = self.loss(content, batch_idx)
-        row = self.flat.backward(loss)
+        row = self.flat.backward(loss, out)
         self.flat.take_back_buffers()
         return loss.detach().to(row.device), row
 

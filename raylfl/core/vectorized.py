@@ -37,16 +37,6 @@ from raylfl.replay.step_log import StepLog
 SEEN = 8  # calls of one shape before it is recorded: recording costs as much as eight calls save
 TOGETHER = "clients of a call together"
 DENSE = GradientMode("cohort", f"{TOGETHER}: dense layers as batched matrix products")
-CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-
-
-def vectorized_pays(module: nn.Module) -> bool:
-    """Whether one call for all clients is faster on a GPU than the clients' own steps side by side.
-
-    That is the case for modules without convolutions: matrix products of several clients are one batched product, but
-    convolutions with other weights for each client are slow.
-    """
-    return not any(isinstance(m, CONVOLUTIONS) for m in module.modules())
 
 
 class _Step(nn.Module):
@@ -175,6 +165,16 @@ class VectorizedOracle(Oracle):
         g = self.steps._row(self._gradients(losses), (len(x),))
         self.log.values = dict(self.rows.values)
         return losses.detach(), g
+
+    def prove(self, rows: slice, content: Any, t: int, seed: int) -> None:
+        """Compares the step that `take` would take with the reference; raises Diverged if a result differs."""
+        x, nothing = self.params[rows].clone(), self.params.new_empty(0)
+        self.t, content = t, tuple(part.unflatten(0, (len(x), -1)) for part in content)
+        seed_everything(seed)
+        generators = self._generators()
+        call = self._again(_CohortCall(x, content, [], seed, nothing, nothing, [], {}), x)
+        self.schedule.comparisons += 1
+        self._prove(call, draws=not all(map(torch.equal, generators, self._generators())))
 
     def state(self, rows: slice) -> list[Tensor]:
         """The fixed memory of these clients that a step changes."""

@@ -19,7 +19,6 @@ from raylfl.core.keyed import keyed_int
 from raylfl.core.oracle import Batch, private_randomness
 from raylfl.core.population import ClientShards, Population
 from raylfl.core.samples import BatchSource, SampleSet
-from raylfl.core.vectorized import vectorized_pays
 from raylfl.diagnostics.metric_names import higher_is_better
 from raylfl.errors import BadConfig, exits_as_errors, own_code
 from raylfl.experiment.assemble import obstacle
@@ -104,7 +103,7 @@ def _assignable(experiment: Experiment, worker: Worker) -> frozenset[str]:
     vectorize = config.runtime.vectorize
     if worker.one_by_one is None or vectorize == "always":
         return frozenset()
-    side_by_side = vectorize == "never" or not vectorized_pays(worker.flat.module)
+    side_by_side = vectorize == "never" or not worker.cohort_pays
     return frozenset(["cpu", "cuda"] if side_by_side else ["cpu"])
 
 

@@ -75,18 +75,20 @@ class EmulatedLanes:
 
         return replay
 
-    def capture_all(self, functions) -> Callable[[], None]:
+    def capture_all(self, functions, before, after) -> Callable[[], None]:
         assert self.current == -1
-        tapes = [self._taped(function) for function in functions]
+        first, *tapes, last = (self._taped(function) for function in (before, *functions, after))
 
         def replay() -> None:
             assert self.current == -1
             self.replays, self.joint = self.replays + 1, self.joint + 1
+            first.replay()
             for tape, seed in itertools.zip_longest(tapes, self.seeds):
                 if seed is not None:
                     torch.manual_seed(seed)
                 if tape is not None:
                     tape.replay()
+            last.replay()
 
         return replay
 

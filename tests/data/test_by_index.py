@@ -172,7 +172,8 @@ def test_auto_pins_data_that_are_read_by_index_and_nothing_else():
 
 
 ONE_BY_ONE = "runtime.vectorize=never"
-CONVOLUTIONS = ["data={name: synthetic_images, init_args: {num_train: 60, num_test: 6}}", "model=cnn_fedacs_mnist"]
+SMALL = ["data={name: synthetic_images, init_args: {num_train: 60, num_test: 6}}", "model=cnn_fedacs_mnist"]
+LARGE = ["data={name: synthetic_images, init_args: {shape: [3, 32, 32], num_train: 12, num_test: 6}}", "model=vgg9"]
 
 
 @pytest.mark.parametrize(
@@ -184,8 +185,9 @@ CONVOLUTIONS = ["data={name: synthetic_images, init_args: {num_train: 60, num_te
         ([ONE_BY_ONE], 6, 1, 1, True),
         ([ONE_BY_ONE], 5, 2, 1, False),  # fewer GPUs run clients side by side
         ([], 6, 2, 0, False),  # vectorised, and assigned clients have other bits
-        (CONVOLUTIONS, 6, 1, 0, True),  # run one by one on a CPU, side by side on a GPU
-        (CONVOLUTIONS, 6, 1, 1, True),
+        (SMALL, 6, 1, 0, True),  # convolutions run one by one on a CPU, small ones in one call on a GPU
+        (SMALL, 6, 1, 1, False),
+        (LARGE, 6, 1, 1, True),
         (["algorithm=sfl"], 6, 1, 0, True),
         (["algorithm=sfl"], 6, 1, 1, False),
         ([ONE_BY_ONE, "runtime.placement=shared"], 6, 2, 0, False),

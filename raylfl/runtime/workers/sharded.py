@@ -148,7 +148,8 @@ class ShardedModule(FlatModule):
         super().load(vector)
         self.ranks.together("scatter")
 
-    def backward(self, loss: Tensor) -> Tensor:
+    def backward(self, loss: Tensor, out: Tensor | None = None) -> Tensor:
+        assert out is None, "clients run side by side on one GPU only"
         self._loss = loss
         gradient: Tensor = self.ranks.together("differentiate")
         return gradient
@@ -197,7 +198,7 @@ class ShardedModule(FlatModule):
         self.take_back_buffers()
         return gradient
 
-    def _joined(self, pieces: Any) -> Tensor:
+    def _joined(self, pieces: Any, out: Tensor | None = None) -> Tensor:
         return torch.cat([self._whole(piece).reshape(-1) for piece in pieces])
 
     def _whole(self, piece: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from raylfl.core.cut import Cut
 from raylfl.core.flat import FlatModule
@@ -17,7 +18,7 @@ from raylfl.core.keyed import keyed_int
 from raylfl.core.local_optimizer import SGD
 from raylfl.core.oracle import Batch, LoopOracle, private_randomness, seed_everything
 from raylfl.core.samples import BatchSource
-from raylfl.core.vectorized import CONVOLUTIONS, VectorizedOracle
+from raylfl.core.vectorized import VectorizedOracle
 from raylfl.errors import headline
 from raylfl.experiment.parts import WorkerSetup
 from raylfl.replay.effects import StepState, attributes_of, first_difference
@@ -32,6 +33,8 @@ from raylfl.runtime.workers.training import Training, TrainingLog
 
 T = TypeVar("T")
 LARGEST_ON_CPU = 150_000  # largest d; more parameters do not fit in the caches, and one client at a time is faster
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+MOST_OPERATIONS = 2e8  # of a client's step with convolutions; more run faster side by side on a GPU
 LARGEST_SAMPLE = 1000  # largest mean number of entries per sample in an operator's result, for the same reason
 ASSIGNED = "each client is assigned to a worker"
 CARRIED = "from client to client: results may depend on the number of workers"
@@ -113,6 +116,25 @@ class StepTrials:
             batch, flat = self.train.batch(self.setup.trial), self.flat
             loss = partial(self.loop.loss, batch.content)
             return Cut.after(self.algorithm.cut, flat.module, flat.parameters, loss, batch.size)
+
+    def cohort_pays(self) -> bool:
+        """Whether one call for all clients is faster on a GPU than the clients' own steps side by side.
+
+        Matrix products of several clients are one batched product. Convolutions with other weights for each client are
+        slow, but small ones take less time than their launches.
+        """
+        if not any(isinstance(m, CONVOLUTIONS) for m in self.flat.module.modules()):
+            return True
+        return self.alone is None and self._once("operations", self._operations) <= MOST_OPERATIONS
+
+    def _operations(self) -> float:
+        """The multiplications and additions of a step of the largest batch; infinite if they cannot be counted."""
+        try:
+            with self._trial(), FlopCounterMode(display=False) as counter:
+                self.loop.reference(self.train.batch(self.setup.trial).content)
+        except Exception:
+            return math.inf
+        return float(counter.get_total_flops()) * self.setup.batch_size / len(self.setup.trial)
 
     def step_bytes(self) -> int:
         """The memory that one step of the largest batch allocates on the GPU, beside parameters and data."""

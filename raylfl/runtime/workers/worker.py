@@ -30,7 +30,7 @@ from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.core.torch_state import torch_defaults
 from raylfl.core.transfer import all_to_host, to_device
 from raylfl.core.unchanged import Unchanged
-from raylfl.core.vectorized import VectorizedOracle, vectorized_pays
+from raylfl.core.vectorized import VectorizedOracle
 from raylfl.errors import BadConfig, RanksLost, exits_as_errors, traceback_text
 from raylfl.experiment.parts import BUFFERS, MOMENTS, Initial, WorkerSetup
 from raylfl.replay.innermost.steps import InnermostSteps
@@ -125,6 +125,7 @@ class Worker:
         self._broadcast: tuple[State, State] = {}, {}  # the newest broadcast, on the host and on the device
         self.oracle: LoopOracle | VectorizedOracle | LaneOracle
         self.together: VectorizedOracle | None = None  # on a GPU, for calls whose clients take equal steps
+        self.cohort_pays = trials.cohort_pays()
         self.one_by_one, self.oracle = self._form(trials)
         self.differences, self.shown = trials.differences, trials.shown
         self.loop.note = "; ".join(self.differences)
@@ -135,8 +136,8 @@ class Worker:
     def _form(self, trials: StepTrials) -> tuple[str | None, LoopOracle | VectorizedOracle | LaneOracle]:
         """(reason why tasks have one client, None if they have several; the oracle of local steps).
 
-        On a GPU, clients run side by side on lanes, each by its own step. Steps without convolutions, which are faster
-        in one call for all clients, are vectorised if the clients take equal steps (`together`). The buffers of a
+        On a GPU, clients run side by side on lanes, each by its own step. Steps that are faster in one call for all
+        clients (`cohort_pays`) are vectorised if the clients take equal steps (`together`). The buffers of a
         module have fixed memory side by side only, so that `runtime.vectorize=always` leaves such a module uncaptured.
         """
         setup, lanes, found = self.setup, lanes_of(self.device), trials.vectorized()
@@ -146,7 +147,7 @@ class Worker:
         refusal = "runtime.graphs=never" if runtime.graphs == "never" else None
         refusal = "runtime.step=autograd" if runtime.step == "autograd" else refusal
         restore = self.attributes.restore
-        if isinstance(found, VectorizedOracle) and (runtime.vectorize == "always" or vectorized_pays(self.flat.module)):
+        if isinstance(found, VectorizedOracle) and (runtime.vectorize == "always" or self.cohort_pays):
             if not self.flat.buffers:
                 self.together, cohort_lanes = found, lanes_of(self.device)
                 assert cohort_lanes is not None
