@@ -1,8 +1,8 @@
 """Local steps in fixed memory, operator by operator, as a CUDA graph repeats them.
 
 A unit is a group of clients that take a step together: one client (`LaneOracle`), or all (`VectorizedOracle`). Equal
-steps of several units can be one `joint` step: one gather for all their batches, each unit's own gradient, and one
-update for all rows.
+steps of all units can be one `joint` step, of three `parts`: one gather for all batches, each unit's own gradient, and
+one update for all rows.
 """
 
 from __future__ import annotations
@@ -69,14 +69,11 @@ class FixedSteps:
         self.moves_together = True
 
     def take(self, step: Step) -> tuple[str, ...]:
-        """Takes a step; returns the names that it logs."""
+        """Takes a step, a joint one unit by unit; returns the names that it logs."""
         if step.joint:
-            gather, gradients, move = self.parts(step)
-            gather()
-            for k, gradient in enumerate(gradients):
+            for k in range(step.rows.stop):
                 seed_everything(step.seed(k))
-                names = gradient()
-            move()
+                names = self.take(step._replace(rows=slice(k, k + 1), joint=False))
             return names
         losses, g = self.units.take(step.rows, self.gather(step), step.t)
         names = self._keep_logged(step, step.rows)
@@ -148,4 +145,5 @@ class FixedSteps:
 def _part(k: int, size: int, whole: Tensor) -> Tensor:
     """The batch of unit k in `whole`; a copy if kernels could be chosen by where it begins."""
     part = whole[k * size : (k + 1) * size]
-    return part if part.data_ptr() % ALIGNMENT == 0 or not part.is_floating_point() else part.clone()
+    aligned = (part.data_ptr() - whole.data_ptr()) % ALIGNMENT == 0
+    return part if aligned or not part.is_floating_point() else part.clone()

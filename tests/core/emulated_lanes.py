@@ -48,7 +48,7 @@ class Tape(TorchDispatchMode):
 
 
 class EmulatedLanes:
-    """`captures` and `replays` count both."""
+    """`captures` and `replays` count both; `shared_operators`: before and after the functions of a joint graph."""
 
     def __init__(self, count: int = 3):
         self.count, self.captures, self.replays, self.current = count, 0, 0, -1
@@ -78,6 +78,7 @@ class EmulatedLanes:
     def capture_all(self, functions, before, after) -> Callable[[], None]:
         assert self.current == -1
         first, *tapes, last = (self._taped(function) for function in (before, *functions, after))
+        self.shared_operators = len(first.calls), len(last.calls)
 
         def replay() -> None:
             assert self.current == -1

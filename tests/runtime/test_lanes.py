@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from unittest import mock
 
 import pytest
@@ -17,6 +17,7 @@ from torchmetrics import MeanMetric
 
 import raylfl
 from benchmarks import gpu
+from raylfl.algorithms.fedavg import FedAvg
 from raylfl.core.lane_steps import Kind, LaneSteps
 from raylfl.runtime.workers.backend import LocalBackend
 from raylfl.runtime.workers.worker import Worker
@@ -227,6 +228,60 @@ def test_a_graph_that_becomes_wrong_ends_the_run(runs):
 
     with pytest.raises(raylfl.errors.BadConfig, match=r"(?s)captured step number \d+.*runtime.step=autograd"):
         run_on_lanes(DIGITS, [*runs, *TOGETHER, "rounds=60", SAME_SIZES, "runtime.vectorize=never"], model=Drifting)
+
+
+def test_a_vectorised_step_that_becomes_wrong_ends_the_run(runs):
+    """Its graph has the bits of the vectorised step itself; only the client's own step shows what is wrong."""
+
+    class Drifting(Net):
+        def training_step(self, batch, batch_idx):
+            loss = super().training_step(batch, batch_idx)
+            together = torch._C._functorch.is_batchedtensor(loss)
+            return loss * (5 if together and len(compared) > 6 else 3)
+
+    compared, plain = [], LaneSteps._compare
+
+    def compare(self, step, kind):
+        compared.append(kind.uses)
+        plain(self, step, kind)
+
+    settings = [*runs, *TOGETHER, "rounds=60", SAME_SIZES]
+    with (
+        mock.patch.object(LaneSteps, "_compare", compare),
+        pytest.raises(raylfl.errors.BadConfig, match=r"(?s)several clients in one call.*runtime.vectorize=never"),
+    ):
+        run_on_lanes(DIGITS, settings, model=Drifting)
+
+
+# -- one launch for all clients ----------------------------------------------------------------------------------------
+
+
+def test_clients_of_a_joint_step_share_one_gather_and_one_update(runs):
+    """Beside each client's own gradient, the operators of a joint graph are as many for seven clients as for three."""
+    shared = []
+    for clients in (3, 7):
+        settings = [*runs, MLP, *TOGETHER, SAME_SIZES, f"participation.size={clients}", "local.momentum=0.9"]
+        _, lanes = run_on_lanes(DIGITS, [*settings, "runtime.vectorize=never"])
+        views = clients  # of the gathered batches
+        shared.append((lanes.shared_operators[0] - 2 * views, lanes.shared_operators[1]))
+    assert shared[0] == shared[1]
+
+
+@dataclass
+class ByNumber(FedAvg):
+    """A direction that depends on the number of rows, as a sum over a row may by rounding."""
+
+    def direction(self, x, g, carry):
+        return g * (1 + 1e-5 * len(x)), carry
+
+
+def test_clients_move_one_by_one_where_they_move_otherwise_together(runs):
+    settings = [*runs, MLP, *TOGETHER, SAME_SIZES, "runtime.vectorize=never", "rounds=4"]
+    settings += ["algorithm.class_path=tests.runtime.test_lanes.ByNumber"]
+    ours, lanes = run_on_lanes(DIGITS, settings)
+    plain, _ = run_on_lanes(DIGITS, [*settings, "runtime.graphs=never"])
+    assert torch.equal(ours.params, plain.params)
+    assert lanes.joint > 4
 
 
 # -- the host goes on while the device computes ------------------------------------------------------------------------

@@ -7,6 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch import LightningModule
+from torch import nn
 
 from raylfl.config.load import load_config
 from raylfl.core.lanes import LANES
@@ -54,3 +56,28 @@ def test_room_is_the_class_of_the_card_less_a_fifth_and_the_data(worker, monkeyp
     room = 32 * 2**30 * share * 0.8 - data
     expected = room / (of_client + STEP) if together else (room - LANES * STEP) / of_client
     assert worker._most_clients(STEP) == np.floor(expected)
+
+
+class Convolution(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 10))
+
+    def training_step(self, batch, batch_idx):
+        return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+
+
+@pytest.mark.parametrize(("limit", "pays"), [(0, False), (1, True)])
+def test_the_operations_of_the_largest_batch_decide_whether_one_call_pays(monkeypatch, limit, pays):
+    """A product of [a, b] and [b, c] is 2abc operations; backward has two of them, and one for the first layer."""
+    experiment = assemble(
+        load_config(DIGITS, ["local.batch_size=12", "model.class_path=tests.runtime.test_room.Convolution"])
+    )
+    worker = LocalBackend(experiment.setup).worker
+    convolution, linear = 2 * 36 * 2 * 9, 2 * 72 * 10  # of a sample
+    expected = 12 * (2 * convolution + 3 * linear)
+    monkeypatch.setattr("raylfl.runtime.workers.step_trials.MOST_OPERATIONS", expected - 1 + limit)
+    trials = StepTrials(worker.setup, worker.loop, worker.train, worker.training, worker.attributes, worker.recorder)
+    before = worker.flat.params.clone()
+    assert trials.cohort_pays() == pays
+    assert torch.equal(worker.flat.params, before)
