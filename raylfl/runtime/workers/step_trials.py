@@ -34,7 +34,7 @@ from raylfl.runtime.workers.training import Training, TrainingLog
 T = TypeVar("T")
 LARGEST_ON_CPU = 150_000  # largest d; more parameters do not fit in the caches, and one client at a time is faster
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-MOST_OPERATIONS = 5e7  # of a client's step with convolutions; more run faster side by side on a GPU
+MOST_OPERATIONS = 50_000_000  # of a client's step with convolutions; more run faster side by side on a GPU
 LARGEST_SAMPLE = 1000  # largest mean number of entries per sample in an operator's result, for the same reason
 ASSIGNED = "each client is assigned to a worker"
 CARRIED = "from client to client: results may depend on the number of workers"
