@@ -32,7 +32,7 @@ from raylfl.core.vectorized import VectorizedOracle
 from raylfl.errors import BadConfig, headline
 from raylfl.replay.contents import Refused, kind_of, leaves_of, map_leaves
 from raylfl.replay.effects import attributes_of, first_difference
-from raylfl.replay.proof import describe, far, power_of_two
+from raylfl.replay.proof import Schedule, describe, far
 from raylfl.replay.step_log import StepLog
 
 COMPARED = 2  # clients, and steps of each, that are compared before a graph is used
@@ -43,23 +43,20 @@ COMPARING = GradientMode("autograd", "to compare a captured step with it")
 
 @dataclass
 class Kind:
-    """A kind of step, such as steps on batches of 20 samples. uses: its steps so far; compared: client -> comparisons.
+    """A kind of step, such as steps on batches of 20 samples. compared: client -> comparisons.
 
-    numbers: of the local steps that were compared. trusted: how many graphs were used without a comparison. draws:
-    whether a step draws random numbers on the device. logs: the names of the values that a step logs.
+    trusted: how many graphs were used without a comparison. draws: whether a step draws random numbers on the device.
+    logs: the names of the values that a step logs.
     """
 
-    uses: int = 0
-    trusted: int = 0
-    numbers: set[int] = field(default_factory=set)
     compared: Counter[int] = field(default_factory=Counter)
+    trusted: int = 0
     draws: bool = False
     logs: tuple[str, ...] = ()
 
-    def due(self, c: int, t: int) -> bool:
-        """Whether the current step, number t of the unit whose first client is c, must be compared."""
-        new = self.compared[c] < COMPARED and (c in self.compared or len(self.compared) < COMPARED)
-        return new or t not in self.numbers or power_of_two(self.uses)
+    def is_new(self, c: int) -> bool:
+        """Whether a step of the unit whose first client is c is among the first, which are all compared."""
+        return self.compared[c] < COMPARED and (c in self.compared or len(self.compared) < COMPARED)
 
 
 class LaneSteps:
@@ -81,12 +78,16 @@ class LaneSteps:
         self.plain = FixedSteps(units, lanes, log)
         self._restored = False  # whether the attributes are those of the current client
         self.memory: Memory | None = None
-        self.kinds: dict[Any, Kind] = {}
+        self.kinds, self.schedule = dict[Any, Kind](), Schedule()
         self.graphs: dict[Any, Callable[[], None]] = {}
         self._leaves: dict[Any, list[Tensor]] = {}  # the batches of graphs that do not gather their own
         self._seen: set[Any] = set()
         self._made_for: Any = None  # what the graphs depend on beside the memory
         self._logged: dict[int, dict[str, list[int]]] = {}  # step -> name -> the clients that logged it
+
+    def doubt(self) -> None:
+        """Called before an evaluation, whose user code may change what a step reads."""
+        self.schedule.doubt()
 
     def run(self, call: LocalCall) -> LocalSteps:
         """Takes all local steps of a call; `call.x` holds the parameters after each client's last step."""
@@ -203,7 +204,7 @@ class LaneSteps:
         self.units.release()
 
     def _forget(self) -> None:
-        self.kinds.clear()  # new graphs are compared again
+        self.kinds, self.schedule = {}, Schedule()  # new graphs are compared again
         self.memory, self._made_for = None, None
         self._drop_graphs()
         self._leaves.clear()
@@ -253,22 +254,19 @@ class LaneSteps:
         next_alike: whether the unit's next step is of the same kind. A kind that a unit has once is not captured.
         """
         kind = self.kinds.setdefault(step.key, Kind())
-        kind.uses += 1
         graph, first = self.graphs.get(step.graph_key), step.graph_key not in self._seen
-        if self.refusal is None:
-            if graph is not None and not kind.due(step.rows.start, step.t):
+        self._seen.add(step.graph_key)
+        pays = graph is not None or ((next_alike or not first) and len(self.graphs) < MOST)
+        if self.refusal is None and pays:
+            if self.schedule.due(step.key, step.t) or kind.is_new(step.rows.start):
+                self._compare(step, kind)
+                return kind.logs
+            if graph is None:
+                graph = self._capture(step)
+            if graph is not None:
                 kind.trusted += 1
                 self._replay(step, kind, graph)
                 return kind.logs
-            self._seen.add(step.graph_key)
-            if graph is not None or ((next_alike or not first) and len(self.graphs) < MOST):
-                if graph is not None or kind.due(step.rows.start, step.t):
-                    self._compare(step, kind)
-                    return kind.logs
-                if (graph := self._capture(step)) is not None:
-                    kind.trusted += 1
-                    self._replay(step, kind, graph)
-                    return kind.logs
         self._begin()
         seed_everything(step.seed(step.rows.start))
         self._count(GradientMode("autograd", self.refusal or "batches of this size are rare"), step)
@@ -330,13 +328,13 @@ class LaneSteps:
             apart = max(map(far, reference, self._state(rows)), default=0.0)
             if apart == 0.0:
                 kind.compared[rows.start] += 1
-                kind.numbers.add(step.t)
                 return
             difference = f"by {describe(apart)}"
         self._restore(rows, reference)
         if difference is not None and kind.trusted:
+            number = self.schedule.uses[step.key]
             raise BadConfig(
-                f"{type(module).__name__}.training_step: its captured step number {kind.uses}, of client "
+                f"{type(module).__name__}.training_step: its captured step number {number}, of client "
                 f"{step.call.ids[rows.start]} of a call, differs from the step itself ({difference}), so that earlier "
                 "captured steps may be wrong (set runtime.step=autograd)"
             )

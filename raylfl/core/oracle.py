@@ -81,8 +81,10 @@ class Oracle(ABC):
     def __init__(self) -> None:
         self.ways: Counter[GradientMode] = Counter()
 
-    def doubt(self) -> None:  # noqa: B027 - most compare nothing
+    def doubt(self) -> None:
         """Called before an evaluation, whose user code may change what a step reads."""
+        if self.lanes is not None:
+            self.lanes.doubt()
 
     @property
     @abstractmethod

@@ -144,6 +144,7 @@ class VectorizedOracle(Oracle):
         return self.flat.width
 
     def doubt(self) -> None:
+        super().doubt()
         self.steps.doubt()
         self.schedule.doubt()
 

@@ -19,6 +19,7 @@ import raylfl
 from benchmarks import gpu
 from raylfl.algorithms.fedavg import FedAvg
 from raylfl.core.lane_steps import Kind, LaneSteps
+from raylfl.replay.proof import Schedule
 from raylfl.runtime.workers.backend import LocalBackend
 from raylfl.runtime.workers.worker import Worker
 from tests.core.emulated_lanes import EmulatedLanes
@@ -242,7 +243,7 @@ def test_a_vectorised_step_that_becomes_wrong_ends_the_run(runs):
     compared, plain = [], LaneSteps._compare
 
     def compare(self, step, kind):
-        compared.append(kind.uses)
+        compared.append(step.t)
         plain(self, step, kind)
 
     settings = [*runs, *TOGETHER, "rounds=60", SAME_SIZES]
@@ -251,6 +252,29 @@ def test_a_vectorised_step_that_becomes_wrong_ends_the_run(runs):
         pytest.raises(raylfl.errors.BadConfig, match=r"(?s)several clients in one call.*runtime.vectorize=never"),
     ):
         run_on_lanes(DIGITS, settings, model=Drifting)
+
+
+@pytest.mark.parametrize("form", ["vectorize=never", "vectorize=auto"])
+def test_a_step_that_an_evaluation_changes_is_compared_after_it(runs, form):
+    """The evaluation after round 9 changes a number outside the module, of which a graph knows the former value."""
+    scale, rounds = {"of": 3.0}, []
+
+    class Scaling(Net):
+        def training_step(self, batch, batch_idx):
+            return super().training_step(batch, batch_idx) * scale["of"]
+
+        def validation_step(self, batch, batch_idx):
+            super().validation_step(batch, batch_idx)
+            scale["of"] = 3.0 if len(rounds) < 8 else 4.5
+
+    class Rounds(raylfl.Callback):
+        def on_round_end(self, *record):
+            rounds.append(record)
+
+    settings = [*runs, *TOGETHER, "rounds=60", "eval.every=9", SAME_SIZES, f"runtime.{form}", "participation.size=5"]
+    with pytest.raises(raylfl.errors.BadConfig, match=r"(?s)training_step.*runtime\.(step=autograd|vectorize=never)"):
+        run_on_lanes(DIGITS, settings, model=Scaling, callbacks=[Rounds()])
+    assert 9 <= len(rounds) <= 11
 
 
 # -- one launch for all clients ----------------------------------------------------------------------------------------
@@ -377,7 +401,8 @@ class Counted(EmulatedLanes):
 
 def calls_and_launches(runs, monkeypatch, steps, config):
     """(Python calls in raylfl, torch operators, launches) of the third call of a run, whose graphs are known."""
-    monkeypatch.setattr(Kind, "due", lambda kind, c, t: not kind.compared)
+    monkeypatch.setattr(Kind, "is_new", lambda kind, c: not kind.compared)
+    monkeypatch.setattr(Schedule, "due", lambda *args: False)
     monkeypatch.setattr(LaneSteps, "_compare", _assume)
     counted = []
     plain = LaneSteps.run

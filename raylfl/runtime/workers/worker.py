@@ -462,7 +462,7 @@ class Worker:
 
     def evaluate(self, broadcast: State, chunks: Sequence[Chunk]) -> list[Logged]:
         """Evaluates the broadcast model; returns the values that the module logs over each chunk."""
-        for oracle in {self.loop, self.oracle}:
+        for oracle in {self.loop, self.oracle, self.together or self.oracle}:
             oracle.doubt()
         return self.measures.evaluate(broadcast, chunks)
 
