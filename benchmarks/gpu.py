@@ -157,7 +157,7 @@ class _little_memory:
     """A context in which the GPU has only `room` bytes; without a GPU, calls of more than four clients raise."""
 
     def __init__(self, device: Device, backend: LocalBackend, room: int):
-        self.room, self.cuda, self.oracle = room, device.device.type == "cuda", backend.worker.oracle
+        self.room, self.cuda, self.oracle = room, device.device.type == "cuda", backend.worker.forms.oracle
 
     def __enter__(self) -> None:
         if self.cuda:

@@ -78,8 +78,8 @@ def in_process_seconds(config: dict[str, Any], rounds: int, by_hand: bool = True
     if not by_hand:
         if backend.one_by_one:
             return []
-        backend.worker.oracle = VectorizedOracle(backend.worker.flat, by_hand=False)
-    federation, oracle = Federation.of(experiment, backend), backend.worker.oracle
+        backend.worker.forms.oracle = VectorizedOracle(backend.worker.flat, by_hand=False)
+    federation, oracle = Federation.of(experiment, backend), backend.worker.forms.oracle
     gradients, spent = oracle.gradients, 0.0
 
     def timed(*args: Any) -> Any:

@@ -101,9 +101,9 @@ def _assignable(experiment: Experiment, worker: Worker) -> frozenset[str]:
     if config.eval.participants or config.eval.random_clients:
         return frozenset()
     vectorize = config.runtime.vectorize
-    if worker.one_by_one is None or vectorize == "always":
+    if worker.forms.one_by_one is None or vectorize == "always":
         return frozenset()
-    side_by_side = vectorize == "never" or not worker.cohort_pays
+    side_by_side = vectorize == "never" or not worker.forms.cohort_pays
     return frozenset(["cpu", "cuda"] if side_by_side else ["cpu"])
 
 
@@ -127,7 +127,7 @@ def _components(experiment: Experiment, worker: Worker) -> list[Any]:
 
 def _changed_buffers(worker: Worker) -> list[str]:
     """Warnings about buffers that the trial step has changed and that do not travel."""
-    names, module = worker.oracle.changed_buffers(), worker.flat.module
+    names, module = worker.forms.oracle.changed_buffers(), worker.flat.module
     # counters that their layers do not use
     idle = {f"{path}.num_batches_tracked" for path, part in module.named_modules() if isinstance(part, _BatchNorm)}
     return [
@@ -250,12 +250,12 @@ def _try_training(worker: Worker, label: str) -> list[str]:
 def _local_step(worker: Worker, batch: Batch) -> list[str]:
     """Takes one local step on this batch, with the module's hooks; returns the names that the module logs."""
     worker.attributes.restore()
-    x, optimizer = worker.oracle.workspace(1).copy_(worker.initial.x), worker.local_optimizer()
+    x, optimizer = worker.forms.oracle.workspace(1).copy_(worker.initial.x), worker.local_optimizer()
     state = x.new_zeros(1, optimizer.width(worker.flat.width))
     with worker.training.observed(optimizer, clients=1, steps=1, steps_per_epoch=1) as observer:
         observer.begin()
         observer.before_step(0, [batch])
-        losses, g = worker.oracle.gradients(x, [batch], lambda c: 0)
+        losses, g = worker.forms.oracle.gradients(x, [batch], lambda c: 0)
         observer.after_gradient(g)
         optimizer.step(x, g, state, worker.setup.rule.lr)
         observer.after_step(0, [0], losses)

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_a
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 import raylfl
+from raylfl.runtime.workers.forms import LocalForms
 from raylfl.runtime.workers.worker import Worker
 
 aten = torch.ops.aten
@@ -169,7 +170,7 @@ def waits_of_launches(config: Any, overrides: Sequence[str]) -> list[list[str]]:
         return launched
 
     device()
-    with mock.patch.object(Worker, "_launch", watched), mock.patch.object(Worker, "computes_alone", True):
+    with mock.patch.object(Worker, "_launch", watched), mock.patch.object(LocalForms, "computes_alone", True):
         run_there(config, overrides)
     return found
 

@@ -33,7 +33,7 @@ SAME_SIZES = "local.sampling=with_replacement"
 def run_on_lanes(config, overrides, count=3, **objects):
     """(the result of a run whose local steps are on emulated lanes, the lanes)."""
     lanes = EmulatedLanes(count)
-    with mock.patch("raylfl.runtime.workers.worker.lanes_of", return_value=lanes):
+    with mock.patch("raylfl.runtime.workers.forms.lanes_of", return_value=lanes):
         return raylfl.run(config, [*overrides, "runtime.backend=local"], **objects), lanes
 
 
@@ -319,7 +319,7 @@ def test_the_steps_of_the_next_round_are_launched_before_a_round_is_recorded(run
         def on_round_end(self, *record):
             launched.append(lanes.replays)
 
-    with mock.patch("raylfl.runtime.workers.worker.lanes_of", return_value=lanes):
+    with mock.patch("raylfl.runtime.workers.forms.lanes_of", return_value=lanes):
         settings = [*runs, *TOGETHER, SAME_SIZES, "rounds=8", "runtime.backend=local", "runtime.vectorize=never"]
         raylfl.run(DIGITS, settings, model=Net, callbacks=[Counting()])
     assert len(launched) == 8
@@ -424,7 +424,7 @@ def calls_and_launches(runs, monkeypatch, steps, config):
 
     monkeypatch.setattr(LaneSteps, "run", run)
     lanes = Counted()
-    monkeypatch.setattr("raylfl.runtime.workers.worker.lanes_of", lambda device: lanes)
+    monkeypatch.setattr("raylfl.runtime.workers.forms.lanes_of", lambda device: lanes)
     fixed = ["runtime.backend=local", "runtime.micro_cohort=8", SAME_SIZES, "runtime.vectorize=never", "rounds=4"]
     raylfl.run(config, [*runs, *fixed, f"local.steps={steps}", "local.batch_size=2", "participation.size=3"])
     return counted[-1]

@@ -250,7 +250,7 @@ def test_two_different_limits_are_refused_before_the_run(runs):
 
 def test_a_module_that_clips_has_its_clients_run_one_by_one(runs):
     worker = worker_of(runs)
-    assert worker.one_by_one == "the model's on_after_backward is called for one client at a time"
+    assert worker.forms.one_by_one == "the model's on_after_backward is called for one client at a time"
     assert worker.loop.steps.refusal == "has on_after_backward beside it"  # no recorded step
 
 

@@ -14,6 +14,7 @@ from raylfl.config.load import load_config
 from raylfl.core.lanes import LANES
 from raylfl.experiment.assemble import assemble
 from raylfl.runtime.workers.backend import LocalBackend
+from raylfl.runtime.workers.forms import LocalForms
 from raylfl.runtime.workers.step_trials import StepTrials
 from tests.runtime.test_run import DIGITS
 
@@ -51,11 +52,11 @@ def test_room_is_the_class_of_the_card_less_a_fifth_and_the_data(worker, monkeyp
     of_client = 4 * (8 * d + 2 * (d + d))  # eight copies; SCAFFOLD's variate and the momentum, before and after
     data = sum(array.nbytes for array in worker.setup.train.arrays)
     monkeypatch.setattr(type(worker.setup.runtime), "on", lambda self, processes: SimpleNamespace(gpus=share))
-    monkeypatch.setattr(type(worker), "_side_by_side", property(lambda self: not together))
-    worker.initial = worker.initial._replace(moments=torch.zeros(d))
+    monkeypatch.setattr(LocalForms, "side_by_side", property(lambda self: not together))
+    worker.forms.initial = worker.initial._replace(moments=torch.zeros(d))
     room = 32 * 2**30 * share * 0.8 - data
     expected = room / (of_client + STEP) if together else (room - LANES * STEP) / of_client
-    assert worker._most_clients(STEP) == np.floor(expected)
+    assert worker.forms.most_clients(STEP) == np.floor(expected)
 
 
 class Convolution(LightningModule):

@@ -96,8 +96,8 @@ class WorkerActor:
         """(attributes of `Backend`, the bytes of a client's state if there are states, packed fields of `Initial`)."""
         worker = self.worker(shared)
         state = worker.setup.fresh_state(worker.initial)
-        names = "device_name", "one_by_one", "room", "whole", "cut"
-        values = {name: getattr(worker, name) for name in names}
+        values = {"one_by_one": worker.forms.one_by_one, "room": worker.forms.room}
+        values |= {name: getattr(worker, name) for name in ("device_name", "whole", "cut")}
         return values, weight(state) if state else None, pack(worker.initial._asdict())
 
     def run(self, shared: list[Any], work: bytes, start: Packed, *client_states: Packed) -> Any:

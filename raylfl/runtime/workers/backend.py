@@ -213,8 +213,8 @@ class LocalBackend(InProcess, Backend):
         self.worker = Worker(setup)
         self.algorithm = self.worker.algorithm
         self.timeout = setup.runtime.client_timeout
-        self.one_by_one, self.whole, self.cut = self.worker.one_by_one, self.worker.whole, self.worker.cut
-        self.room, self.device_name = self.worker.room, self.worker.device_name
+        self.one_by_one, self.whole, self.cut = self.worker.forms.one_by_one, self.worker.whole, self.worker.cut
+        self.room, self.device_name = self.worker.forms.room, self.worker.device_name
         self._batch_size = setup.eval_batch_size
 
     def initial(self) -> Initial:
@@ -224,7 +224,7 @@ class LocalBackend(InProcess, Backend):
         return self.worker.attempt(task, broadcast, client_states, self.timeout)
 
     def begin(self, task: Task, broadcast: State) -> Deferred[TaskResult] | None:
-        if self.timeout is not None or not self.worker.computes_alone:
+        if self.timeout is not None or not self.worker.forms.computes_alone:
             return None
         return self.worker.begin(task, broadcast, task.client_states)
 

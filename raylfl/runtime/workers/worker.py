@@ -19,8 +19,6 @@ from raylfl.core.deferred import Deferred
 from raylfl.core.flat import FlatModule
 from raylfl.core.keyed import keyed_int
 from raylfl.core.lane_oracle import LaneOracle
-from raylfl.core.lane_steps import LaneSteps
-from raylfl.core.lanes import LANES, lanes_of
 from raylfl.core.local import LocalResult, run_local
 from raylfl.core.local_optimizer import LocalOptimizer
 from raylfl.core.oracle import GradientMode, LoopOracle, private_randomness, seed_everything
@@ -39,26 +37,23 @@ from raylfl.runtime.stopping import time_limit
 from raylfl.runtime.workers.attributes import Attributes
 from raylfl.runtime.workers.evaluate import Evaluator, Recorder
 from raylfl.runtime.workers.finiteness import not_finite
+from raylfl.runtime.workers.forms import LocalForms
 from raylfl.runtime.workers.local_work import cohort_work, merged_work
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.measures import ModelMeasures
 from raylfl.runtime.workers.module import devices, layout_for, make_module
 from raylfl.runtime.workers.optimizer import ModuleOptimizer, moments_of
-from raylfl.runtime.workers.step_trials import ASSIGNED, StepTrials, innermost_step
+from raylfl.runtime.workers.step_trials import StepTrials, innermost_step
 from raylfl.runtime.workers.task import (
     LOCAL_DRIFT,
     Chunk,
     ClientReports,
     ClientStates,
-    Room,
     Task,
     TaskResult,
     without_rows,
 )
 from raylfl.runtime.workers.training import LocalObserver, Training
-
-COPIES = 8  # vectors [d] of a client in local work: x, start, direction, carry, update, and their copies
-RESERVE = 0.2  # the part of a GPU's memory that a call leaves free
 
 
 class Worker:
@@ -123,66 +118,10 @@ class Worker:
             self.loop.compile(setup.runtime.compile)
         self.most_clients = math.inf  # largest number in one call; lowered if a GPU's memory does not suffice
         self._broadcast: tuple[State, State] = {}, {}  # the newest broadcast, on the host and on the device
-        self.oracle: LoopOracle | VectorizedOracle | LaneOracle
-        self.together: VectorizedOracle | None = None  # on a GPU, for calls whose clients take equal steps
-        self.cohort_pays = trials.cohort_pays()
-        self.one_by_one, self.oracle = self._form(trials)
+        log, restore = self.training.log, self.attributes.restore
+        self.forms = LocalForms(setup, self.loop, self.train, self.initial, trials, log, restore)
         self.differences, self.shown = trials.differences, trials.shown
         self.loop.note = "; ".join(self.differences)
-        self.room = None
-        if self.device.type == "cuda" and self.oracle is not self.loop:
-            self.room = Room(self._most_clients(trials.step_bytes()), self._side_by_side)
-
-    def _form(self, trials: StepTrials) -> tuple[str | None, LoopOracle | VectorizedOracle | LaneOracle]:
-        """(reason why tasks have one client, None if they have several; the oracle of local steps).
-
-        On a GPU, clients run side by side on lanes, each by its own step. Steps that are faster in one call for all
-        clients (`cohort_pays`) are vectorised if the clients take equal steps (`together`). The buffers of a
-        module have fixed memory side by side only, so that `runtime.vectorize=always` leaves such a module uncaptured.
-        """
-        setup, lanes, found = self.setup, lanes_of(self.device), trials.vectorized()
-        runtime = setup.runtime
-        if lanes is None or trials.alone is not None:
-            return (found, self.loop) if isinstance(found, str) else (None, found)
-        refusal = "runtime.graphs=never" if runtime.graphs == "never" else None
-        refusal = "runtime.step=autograd" if runtime.step == "autograd" else refusal
-        restore = self.attributes.restore
-        if isinstance(found, VectorizedOracle) and (runtime.vectorize == "always" or self.cohort_pays):
-            if not self.flat.buffers:
-                self.together, cohort_lanes = found, lanes_of(self.device)
-                assert cohort_lanes is not None
-                found.lanes = LaneSteps(found, cohort_lanes, self.training.log, restore, refusal)
-            elif runtime.vectorize == "always":
-                return None, found
-        oracle = LaneOracle(self.loop)
-        oracle.lanes = LaneSteps(oracle, lanes, self.training.log, restore, refusal)
-        return ASSIGNED if setup.assigned else None, oracle
-
-    def _most_clients(self, step: int) -> int:
-        """The number of clients whose local steps fit into the memory of the worker's part of the GPU at once.
-
-        A client needs room for its parameters, optimizer state, carry, uploads and state, and its step for the `step`
-        bytes that a measured one allocates. The card counts as the largest power of two GiB below its size, of
-        which a fifth and the data set are left out, so that cards of one class give the same division.
-        """
-        flat, setup = self.flat, self.setup
-        total = torch.cuda.get_device_properties(self.device).total_memory
-        size_class = 2 ** math.floor(math.log2(total / 2**30)) * 2**30
-        held = sum(t.numel() * t.element_size() for t in self.train.tensors or ())
-        room = size_class * min(setup.runtime.on(1).gpus, 1.0) * (1 - RESERVE) - held
-        state = sum(rows.numel() for rows in setup.fresh_state(self.initial).values())
-        client = flat.params.element_size() * (COPIES * flat.width + 2 * (state + len(self.initial.moments)))
-        most = (room - LANES * step) / client if self._side_by_side else room / (client + step)
-        return max(1, int(most))
-
-    def _oracle_for(self, task: Task) -> LoopOracle | VectorizedOracle | LaneOracle:
-        """The oracle of a task's local steps."""
-        if self.setup.merged and task.batch_sizes[0] >= len(self.setup.shards.indices):
-            return self.loop  # whose module the gradients of all data are of
-        if self.together is None or not self.train.plain:
-            return self.oracle
-        sizes = {(len(self.setup.shards[c]), size) for c, size in zip(task.clients, task.batch_sizes, strict=True)}
-        return self.together if len(set(task.steps)) == len(sizes) == 1 else self.oracle
 
     def _initial(self) -> Initial:
         """The initial parameters, buffers and optimizer state, on the CPU; also sets `moments`."""
@@ -221,16 +160,6 @@ class Worker:
                 break
             failure = None
         return result
-
-    @property
-    def computes_alone(self) -> bool:
-        """Whether the device computes while the host does other things."""
-        return self.oracle.lanes is not None
-
-    @property
-    def _side_by_side(self) -> bool:
-        """Whether clients always take their own steps, on lanes of a GPU."""
-        return self.computes_alone and self.together is None
 
     def begin(self, task: Task, broadcast: State, client_states: ClientStates) -> Deferred[TaskResult]:
         """`attempt` whose first attempt is launched at once, and awaited with the deferred result.
@@ -305,9 +234,7 @@ class Worker:
 
     def free_memory(self) -> None:
         """Frees the GPU memory of local steps and their graphs, of objects without references, and torch's cache."""
-        for oracle in (self.oracle, self.together):
-            if oracle is not None and oracle.lanes is not None:
-                oracle.lanes.forget()
+        self.forms.forget_lanes()
         gc.collect()
         torch.cuda.empty_cache()
 
@@ -329,7 +256,7 @@ class Worker:
             self._broadcast = broadcast, {k: to_device(v, self.device) for k, v in broadcast.items()}
         broadcast = dict(broadcast if self.device.type == "cpu" else self._broadcast[1])
         buffers = broadcast.pop(BUFFERS, self._initial_buffers)
-        states, oracle = self._states(client_states), self._oracle_for(task)
+        states, oracle = self._states(client_states), self.forms.of(task)
         rows = states.pop(BUFFERS, buffers.expand(len(task.clients), -1))
         oracle.write_buffers(rows)
         moments = states.pop(MOMENTS, broadcast.pop(MOMENTS, None))
@@ -357,7 +284,7 @@ class Worker:
         has_update = self.algorithm.uploads_update and "update" in uploads
         norms = block_norms(uploads["update"]) if has_update else None
         plan, sums = task.sums, list[SubtreeSums]()
-        if plan is not None and (self.room is not None or self.computes_alone):
+        if plan is not None and (self.forms.room is not None or self.forms.computes_alone):
             # now: the next task may need the memory of the uploads
             sums = plan.parts(task.clients, [uploads], stay=True)
         return Deferred(lambda: self._result(task, rows, result, norms, sums, logged.result(), ways))
@@ -462,8 +389,7 @@ class Worker:
 
     def evaluate(self, broadcast: State, chunks: Sequence[Chunk]) -> list[Logged]:
         """Evaluates the broadcast model; returns the values that the module logs over each chunk."""
-        for oracle in {self.loop, self.oracle, self.together or self.oracle}:
-            oracle.doubt()
+        self.forms.doubt()
         return self.measures.evaluate(broadcast, chunks)
 
     def state_dict(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
