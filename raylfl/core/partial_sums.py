@@ -77,7 +77,7 @@ class SumPlan:
 
     def replaces(self, upload: str) -> bool:
         """Whether sums replace the rows of this upload, which are then not sent; also true if no client is received."""
-        return not len(self.clients) or any(name == upload for name, _ in self.terms)
+        return not len(self.clients) or upload in dict(self.terms)
 
     def parts(
         self, clients: Sequence[int], rows: Sequence[Mapping[str, Tensor]], stay: bool = False

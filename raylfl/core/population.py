@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -105,12 +106,12 @@ class Round:
         """The system state of all N clients before the round was sampled; None without `system_of`."""
         return None if self.system_of is None else self.system_of()
 
-    @property
+    @cached_property
     def received_view(self) -> Round:
         """This round restricted to the clients whose uploads were received, in the same order."""
         return self._only(received=True)
 
-    @property
+    @cached_property
     def lost(self) -> Round:
         """This round restricted to the sampled clients whose uploads were lost, in the same order."""
         return self._only(received=False)

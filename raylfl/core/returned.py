@@ -128,8 +128,8 @@ def _is_pair(returned: Any) -> bool:
 
 
 def _has_rows(state: Any, *counts: int) -> bool:
-    return isinstance(state, Mapping) and all(
-        isinstance(rows, Tensor) and rows.dim() and len(rows) in counts for rows in state.values()
+    return isinstance(state, (dict, Mapping)) and all(
+        isinstance(rows, Tensor) and rows.ndim and rows.shape[0] in counts for rows in state.values()
     )
 
 

@@ -14,20 +14,25 @@ def torch_defaults() -> Iterator[None]:
     import torch  # late: the Python interface uses this before torch is needed
 
     dtype, precision = torch.get_default_dtype(), torch.get_float32_matmul_precision()
-    with ExitStack() as stack:
-        stack.enter_context(torch.inference_mode(False))
-        stack.enter_context(torch.enable_grad())
+    grad = torch.is_grad_enabled()
+    with ExitStack() as stack:  # a context only if needed: each takes as long as all the rest
+        if torch.is_inference_mode_enabled():
+            stack.enter_context(torch.inference_mode(False))
         for kind in ("cpu", "cuda"):
             if torch.is_autocast_enabled(kind):
                 stack.enter_context(torch.autocast(kind, enabled=False))
         with suppress(AttributeError):  # of torch 2.9 after set_default_device(None), which is the CPU
             if torch.get_default_device().type != "cpu":
-                stack.enter_context(torch.device("cpu"))  # only if needed: it slows down every call
-        stack.callback(torch.set_default_dtype, dtype)
-        stack.callback(torch.set_float32_matmul_precision, precision)
+                stack.enter_context(torch.device("cpu"))
+        torch.set_grad_enabled(True)
         torch.set_default_dtype(torch.float32)
         torch.set_float32_matmul_precision("highest")
-        yield
+        try:
+            yield
+        finally:
+            torch.set_grad_enabled(grad)
+            torch.set_default_dtype(dtype)
+            torch.set_float32_matmul_precision(precision)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 import pickle
 from functools import cached_property
-from inspect import getattr_static
 from typing import Any
 
 from raylfl.errors import BadConfig
@@ -24,9 +23,8 @@ class Unchanged:
 
     def check(self, r: int) -> None:
         """Raises ChangedItself if an attribute has changed; r: the number of the current round, for the message."""
-        now, missing = contents_of(self.algorithm), object()
-        changed = [name for name in {**self.first, **now} if self.first.get(name, missing) != now.get(name, missing)]
-        if changed:
+        if (now := contents_of(self.algorithm)) != self.first:
+            changed = [name for name in {**self.first, **now} if self.first.get(name) != now.get(name)]
             raise ChangedItself(
                 f"algorithm {type(self.algorithm).__name__}: round {r} changed its attribute {', '.join(changed)}, "
                 "which no checkpoint holds and every worker has for itself: keep state in the server state "
@@ -48,10 +46,9 @@ def _pickles(cls: type, values: dict[str, Any]) -> dict[str, Any]:
     """Name -> pickle of the value, or for a value that has no pickle, its identity and attributes."""
     contents: dict[str, Any] = {}
     for name, value in values.items():
-        if isinstance(getattr_static(cls, name, None), cached_property):
-            continue
         try:
-            contents[name] = pickle.dumps(value)
+            if not isinstance(getattr(cls, name, None), cached_property):
+                contents[name] = pickle.dumps(value)
         except Exception:  # an object of a local class; a lock or a function, which has no attributes
             inner = getattr(value, "__dict__", None)
             contents[name] = id(value), _pickles(type(value), inner) if inner else None

@@ -58,14 +58,14 @@ def make_row(
     """
     row: Row = {
         "round": int(round_),
-        "cohort": np.asarray(cohort).astype(np.int64).tolist(),
-        "draws": np.asarray(draws).astype(np.int64).tolist(),
-        "received": np.asarray(received).astype(np.bool_).tolist(),
-        "steps": np.asarray(steps).astype(np.int64).tolist(),
+        "cohort": np.asarray(cohort, dtype=np.int64).tolist(),
+        "draws": np.asarray(draws, dtype=np.int64).tolist(),
+        "received": np.asarray(received, dtype=np.bool_).tolist(),
+        "steps": np.asarray(steps, dtype=np.int64).tolist(),
     }
     for key, values in (("p", p), ("q", q)):
         if values is not None:
-            row[key] = np.asarray(values).astype(np.float64).tolist()
+            row[key] = np.asarray(values, dtype=np.float64).tolist()
     problem = row_problem(row)
     assert problem is None, problem
     return row
@@ -117,7 +117,7 @@ def row_problem(row: Row) -> str | None:
     for key, least in (("draws", 1), ("steps", 0)):
         if not _whole(row[key], least):
             return f"{key} is not a list of whole numbers, at least {least}"
-    if not all(isinstance(received, bool) for received in row["received"]):
+    if not set(map(type, row["received"])) <= {bool}:
         return "received is not a list of true and false"
     for key in _PROBABILITIES:
         if key in row and not (isinstance(row[key], list) and all(x in PROBABILITY for x in row[key])):

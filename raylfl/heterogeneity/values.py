@@ -20,9 +20,9 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -69,8 +69,7 @@ COUNT = Interval("a whole number, at least 1 and at most 1e9", 1, integer=True)
 POSITIVE = Interval("a number above 0", 0.0, open_low=True)
 
 
-@dataclass(frozen=True)
-class Query:
+class Query(NamedTuple):
     """A request for the values of C clients of a part: their ids `clients` [C] and their places in it [C], 0..size-1.
 
     size: the number of clients of the part. purpose: a name for the option, part of the key of its random draws. r: the
@@ -221,7 +220,7 @@ def _parts(spec: object, key: str, interval: Interval, shuffled: bool) -> Form:
             if mask.any():
                 top = None if query.top is None else query.top[mask]
                 clients, size = query.clients[mask], int(high - low)
-                values[mask] = form.at(replace(query, clients=clients, place=place[mask] - low, size=size, top=top))
+                values[mask] = form.at(query._replace(clients=clients, place=place[mask] - low, size=size, top=top))
         return values
 
     return Form(at, fit, any(form.varies for form in forms))
@@ -250,7 +249,7 @@ def _phases(spec: object, key: str, interval: Interval) -> Form:
     def at(query: Query) -> Floats:
         borders = np.floor(ends * query.world.rounds + 0.5)
         phase = int(np.searchsorted(borders, query.r, side="right"))
-        return forms[phase].at(replace(query, key=query.r))
+        return forms[phase].at(query._replace(key=query.r))
 
     def fit(size: int) -> None:
         for form in forms:
@@ -330,9 +329,9 @@ class PerClient:
         Entry j depends on (seed, purpose, r, clients[j]) and the run's numbers of clients and rounds, not on the other
         entries of `clients`. top: the upper ends [C] of `uniform: [lo, null]`. Raises BadValue as `check` does.
         """
-        self.check(world.count)
-        key = r if self.dynamic else ONCE
-        values = self.form.at(Query(world, self.purpose, r, key, clients, clients, world.count, top))
+        count, key = world.count, r if self.dynamic else ONCE
+        self.form.fit(count)
+        values = self.form.at(Query(world, self.purpose, r, key, clients, clients, count, top))
         if self.interval.integer:  # linspace and lognormal give values between whole numbers
             return np.clip(np.rint(values), self.interval.low, MOST)
         return values

@@ -98,7 +98,6 @@ class Measurements:
         inconsistency = self._inconsistency(r.index, server_before) if config.inconsistency else {}
         results = [job.result() for job in submitted]
         single = {k: v for part in results for k, v in part.pop("per_client", {}).items()}
-        single |= self._training_of_clients(result)
         evaluated = {name: value for part in results for name, value in part.items()}
         metrics |= evaluated | distance | inconsistency
         metrics["cohort/sampled"], metrics["cohort/received"] = len(r.cohort), len(received.cohort)
@@ -106,7 +105,9 @@ class Measurements:
         metrics["time/virtual"] = state.seconds
         metrics["time/computation"] = state.computation_seconds
         metrics |= {f"algo/{name}": value for name, value in info.items()}
-        if not config.per_client:
+        if config.per_client:
+            single |= self._training_of_clients(result)
+        else:
             single = {name: values for name, values in single.items() if name.startswith(OF_NODES)}
         if any(single.values()):
             metrics["per_client"] = single

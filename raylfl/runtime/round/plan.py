@@ -59,8 +59,10 @@ class Planner:
         proximal = self.experiment.algorithm.proximal
         available = None if self.replayed else participation.eligible(r, world)
         lr, last = self.lr(r), next(iter(self._systems.values()), None)
-        if last is not None and available is None and self._steady and (lr == last.lr or not proximal):
-            return replace(last, index=r, lr=lr)  # with the same arrays, without a pass over N clients
+        if last is not None and self._steady and (lr == last.lr or not proximal):  # without a pass over N clients
+            return replace(
+                last, index=r, lr=lr, available=last.available if available is None else read_only(available)
+            )
         failure, row = np.array(self.experiment.link.failure(r, self.everyone, world)), self._recorded(r)
         if "q" in row:
             failure[row["cohort"]] = row["q"]

@@ -36,7 +36,7 @@ class Attributes:
         self._metrics: list[Any] = [part for part in module.modules() if resettable(part)]
         self._parts: list[tuple[dict[str, Any], dict[str, Any]]] = []  # (live, snapshot)
         self._undo = list(also)
-        self._containers: list[tuple[Any, Any]] = []  # (live, snapshot)
+        self._containers: list[tuple[Any, Any, Any]] = []  # (live, snapshot, built-in class)
         self._tensors: list[tuple[str, Tensor, int]] = [
             (name, p, p._version) for name, p in module.named_parameters() if not p.requires_grad
         ]
@@ -50,7 +50,7 @@ class Attributes:
                 self._parts.append((values, attributes))
                 waiting += [(f"{path}.{name}".lstrip("."), value) for name, value in attributes.items()]
                 hooks = [values[name] for name in TORCH - set(SET_BY_TASKS) if isinstance(values.get(name), dict)]
-                self._containers += [(table, dict(table)) for table in hooks]
+                self._containers += [_entry(table) for table in hooks]
         seen = {id(value) for value in (*module.modules(), *module.parameters(), *module.buffers())}
         while waiting:
             name, value = waiting.pop()
@@ -77,9 +77,10 @@ class Attributes:
             if len(now) > len(before) + len(TORCH):
                 for name in now.keys() - before.keys() - TORCH:
                     del now[name]
-        for container, entries in self._containers:
+        for container, entries, kind in self._containers:
             if entries or container:  # most are tables of hooks, and empty
-                _refill(container, entries)
+                kind.clear(container)
+                (kind.extend if kind in (list, deque) else kind.update)(container, entries)
         for undo in self._undo:
             undo()
         for metric in self._metrics:
@@ -95,10 +96,10 @@ def resettable(part: Any) -> bool:
     return all(hasattr(part, name) for name in ("update", "compute", "reset"))
 
 
-def _contents(value: Any) -> tuple[Iterable[Any], list[tuple[Any, Any]], list[Callable[[], object]]]:
+def _contents(value: Any) -> tuple[Iterable[Any], list[tuple[Any, Any, Any]], list[Callable[[], object]]]:
     """The objects to which an object refers, its containers with their entries, and functions that restore the rest."""
     inner: list[Any] = []
-    containers: list[tuple[Any, Any]] = []
+    containers: list[tuple[Any, Any, Any]] = []
     undo: list[Callable[[], object]] = []
     if isinstance(value, tuple):
         inner += value
@@ -107,11 +108,11 @@ def _contents(value: Any) -> tuple[Iterable[Any], list[tuple[Any, Any]], list[Ca
             undo.append(partial(np.copyto, value, value.copy()))
     elif isinstance(value, (dict, list, set, deque)) and len(value) <= LARGEST:
         inner += value.values() if isinstance(value, dict) else value
-        containers.append((value, dict(value) if isinstance(value, dict) else list(value)))
+        containers.append(_entry(value))
     if _is_users(type(value)):
         if hasattr(value, "__dict__"):
             inner += vars(value).values()
-            containers.append((vars(value), dict(vars(value))))
+            containers.append(_entry(vars(value)))
         slots: list[str] = copyreg._slotnames(type(value))  # type: ignore[attr-defined]
         held = {name: getattr(value, name) for name in slots if hasattr(value, name)}
         inner += held.values()
@@ -119,14 +120,10 @@ def _contents(value: Any) -> tuple[Iterable[Any], list[tuple[Any, Any]], list[Ca
     return inner, containers, undo
 
 
-def _refill(container: Any, entries: Any) -> None:
-    """Puts the entries back into a container, by the methods of its built-in class."""
-    if isinstance(container, list):
-        list.__setitem__(container, slice(None), entries)
-        return
-    kind: Any = next(kind for kind in (OrderedDict, dict, set, deque) if isinstance(container, kind))
-    kind.clear(container)
-    (kind.extend if kind is deque else kind.update)(container, entries)
+def _entry(container: Any) -> tuple[Any, Any, Any]:
+    """(a container, its entries, its built-in class, by whose methods `restore` puts the entries back)."""
+    kind = next(kind for kind in (OrderedDict, dict, list, set, deque) if isinstance(container, kind))
+    return container, dict(container) if isinstance(container, dict) else list(container), kind
 
 
 def _is_users(cls: type) -> bool:

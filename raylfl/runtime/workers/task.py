@@ -150,15 +150,19 @@ class ClientReports:
     @staticmethod
     def joined(parts: Sequence[ClientReports]) -> ClientReports:
         """The reports of several tasks, concatenated."""
-        rows = np.concatenate([part.rows for part in parts]) if parts else np.zeros(0, REPORT)
+        rows = np.concatenate([part.rows for part in parts] or [np.zeros(0, REPORT)], dtype=REPORT)
         names = dict.fromkeys(name for part in parts for name in part.logged)
         logged = {
             name: np.concatenate([part.logged.get(name, np.full(len(part.rows), np.nan)) for part in parts])
             for name in names
         }
-        errors = {client: error for part in parts for client, error in part.errors.items()}
-        reasons = {client: reason for part in parts for client, reason in part.reasons.items()}
-        return ClientReports(rows, errors, logged, sum((part.ways for part in parts), Counter[GradientMode]()), reasons)
+        whole = ClientReports(rows, logged=logged)
+        for part in parts:
+            whole.errors |= part.errors
+            whole.reasons |= part.reasons
+            for mode, count in part.ways.items():
+                whole.ways[mode] += count
+        return whole
 
     def in_order(self, clients: Ints) -> ClientReports:
         """The reports sorted into the order of these clients."""
@@ -194,8 +198,8 @@ class ClientReports:
     def _of(self, clients: Ints) -> slice | np.ndarray:
         if len(clients) == len(self.rows):
             return slice(None)
-        wanted: np.ndarray = np.isin(self.rows["client"], clients)
-        return wanted
+        wanted = set(clients.tolist())
+        return np.array([client in wanted for client in self.rows["client"].tolist()], dtype=bool)
 
 
 def _unpickled(rows: bytes, *others: Any) -> ClientReports:
