@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -42,7 +43,7 @@ class Costs:
     busiest_link_floats: int = 0
 
     def add(self, other: Costs) -> Costs:
-        return Costs(**{k: v + getattr(other, k) for k, v in vars(self).items()})
+        return Costs(*map(operator.add, vars(self).values(), vars(other).values()))
 
     def metrics(self) -> dict[str, int]:
         """The counters as metrics, `cost/<name>` -> value."""
@@ -92,7 +93,7 @@ class Links:
         """
         codes = (ends[:, 0] + 1 << 32) + ends[:, 1] + 1
         distinct, inverse, count = np.unique(codes, return_inverse=True, return_counts=True)
-        places: Ints = np.asarray(np.searchsorted(self.codes, distinct))
+        places: Ints = np.asarray(self.codes.searchsorted(distinct))
         new: Bools = np.append(self.codes, -1)[places] != distinct
         every, messages, carried = self.codes, self.messages.copy(), self.floats.copy()
         if new.any():  # inserted: sorting all links again would take most of a round after many rounds

@@ -54,15 +54,15 @@ class ExchangePattern(ABC):
     def traffic(self, sampled: int, up: int, down: int) -> Traffic:
         """The traffic of a round with `sampled` clients, for uploads of `up` floats and broadcasts of `down` floats."""
 
-    def hops(self, cohort: Ints) -> Ints:
-        """The M messages of a round as rows (from, to, client) [M, 3].
+    def hops(self, count: int) -> Ints:
+        """The M messages of a round with C = `count` clients as rows (from, to, client) [M, 3].
 
-        from, to: client ids, -1 for the server. client: the position in the cohort of the client whose time includes
+        from, to: positions in the cohort, -1 for the server. client: the position of the client whose time includes
         the message.
         """
-        clients = np.arange(len(cohort))
-        server = np.full(len(cohort), -1)
-        return np.concatenate([np.column_stack([server, cohort, clients]), np.column_stack([cohort, server, clients])])
+        down, up = np.full((2, count, 3), -1)
+        down[:, 1] = down[:, 2] = up[:, 0] = up[:, 2] = np.arange(count)
+        return np.concatenate([down, up])
 
     @abstractmethod
     def round_seconds(self, client_seconds: Floats) -> float:
@@ -91,9 +91,10 @@ class Ring(ExchangePattern):
         entering = min(sampled, 1) * down  # one model down to the first client, and one up from the last
         return Traffic(entering, entering, max(sampled - 1, 0) * down)
 
-    def hops(self, cohort: Ints) -> Ints:
-        path, last = np.concatenate([[-1], cohort, [-1]]), max(len(cohort) - 1, 0)
-        return np.column_stack([path[:-1], path[1:], np.minimum(np.arange(len(cohort) + 1), last)])
+    def hops(self, count: int) -> Ints:
+        messages = np.arange(count + 1 if count else 0)  # one into each client, and one from the last to the server
+        into = np.where(messages < count, messages, -1)
+        return np.column_stack([messages - 1, into, np.minimum(messages, count - 1)])
 
     def round_seconds(self, client_seconds: Floats) -> float:
         return float(client_seconds.sum())
@@ -105,8 +106,8 @@ class Relay(Ring):
     def traffic(self, sampled: int, up: int, down: int) -> Traffic:
         return Traffic(sampled * down, sampled * down)
 
-    def hops(self, cohort: Ints) -> Ints:
-        return ExchangePattern.hops(self, cohort)
+    def hops(self, count: int) -> Ints:
+        return ExchangePattern.hops(self, count)
 
 
 class Alone(Star):
@@ -120,7 +121,7 @@ class Alone(Star):
     def traffic(self, sampled: int, up: int, down: int) -> Traffic:
         return Traffic(0, 0)
 
-    def hops(self, cohort: Ints) -> Ints:
+    def hops(self, count: int) -> Ints:
         return np.zeros((0, 3), dtype=np.int64)
 
 

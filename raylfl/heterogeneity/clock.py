@@ -13,8 +13,6 @@ round without sampled clients takes 0 seconds.
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-import numpy as np
-
 from raylfl.components.options import Doc, Gt, Options
 from raylfl.core.arrays import Floats, Ints
 from raylfl.core.pattern import ExchangePattern
@@ -44,36 +42,21 @@ class Clock(Options):
         """Checks the options against the number of clients N; raises BadValue."""
         self._seconds.check(world.count)
 
+    def computation(self, steps: Ints, clients: Ints, world: RunContext) -> Floats:
+        """The virtual seconds of the local steps of C clients (ids [C]), [C]; steps: their local steps K_i [C]."""
+        return steps * self._seconds.at(0, clients, world)
+
     def round_seconds(
-        self,
-        steps: Ints,
-        up_floats: Floats,
-        down_floats: Floats,
-        clients: Ints,
-        pattern: ExchangePattern,
-        world: RunContext,
-        links: Floats | float = 0.0,
+        self, computation: Floats, floats: Floats | float, pattern: ExchangePattern, waits: Floats | float = 0.0
     ) -> float:
         """Virtual seconds of a round; 0 for an empty cohort.
 
-        clients: the ids of the cohort's C clients [C]. steps: their local steps K_i [C]. up_floats, down_floats: floats
-        that each client sends and receives, [C] or one number for all; in a ring, a model that one client passes to
-        the next counts once, at its sender. pattern: determines whether clients work in parallel or in sequence.
-        links: the seconds for which each client waits for messages, [C] or one number for all.
+        computation: the seconds of each client's local steps [C]. floats: the floats that each client sends and
+        receives, [C] or one number for all; in a ring, a model that one client passes to the next counts once, at its
+        sender. pattern: determines whether clients work in parallel or in sequence. waits: the seconds for which each
+        client waits for messages, [C] or one number for all.
         """
-        if not len(clients):
+        if not len(computation):
             return 0.0
-        seconds = self._computation(steps, clients, world)
-        if self.bandwidth is not None:
-            seconds = seconds + (np.asarray(up_floats) + np.asarray(down_floats)) / self.bandwidth
-        return pattern.round_seconds(seconds + links)
-
-    def computation_seconds(self, steps: Ints, clients: Ints, world: RunContext) -> float:
-        """Total computation of a round in virtual seconds: the sum over the cohort, clients with lost uploads included.
-
-        clients: the ids of the cohort's C clients [C]. steps: their local steps K_i [C].
-        """
-        return float(self._computation(steps, clients, world).sum())
-
-    def _computation(self, steps: Ints, clients: Ints, world: RunContext) -> Floats:
-        return steps * self._seconds.at(0, clients, world)
+        sending = 0.0 if self.bandwidth is None else floats / self.bandwidth
+        return pattern.round_seconds(computation + sending + waits)

@@ -153,6 +153,12 @@ class Graph(Options, ABC):
         return False
 
     @property
+    def instant(self) -> bool:
+        """Whether no message takes any time."""
+        times = self.latency, self.bandwidth, self.edge_latency, self.edge_bandwidth, self.links
+        return times == (0, None, None, None, None)
+
+    @property
     def changes(self) -> bool:
         """Whether the graph changes from round to round."""
         return False
