@@ -40,43 +40,47 @@ class BatchOrders:
         self.key, self.clients, self.sampling = (seed, "batches", r), np.array(clients), sampling
         self.shards, self.sizes = shards, sizes
         self.samples, self.size = np.concatenate(shards), np.array(sizes)
-        self.count = np.array([len(shard) for shard in shards])
-        self.alike = len(set(zip(self.count.tolist(), sizes, strict=True))) == 1  # arrays then have a row per client
-        self.start = np.cumsum(self.count) - self.count
-        self.fixed = (self.size >= self.count) & (sampling == "reshuffle")
-        self.whole_shards = bool(self.fixed.all())
-        self.batches_per_epoch = np.maximum(1, -(-self.count // np.maximum(self.size, 1)))
-        self._epoch = np.full(len(shards), -1)  # -1: not shuffled; whole-shard batches keep this order
+        counts = [len(shard) for shard in shards]
+        self.count = np.array(counts)
+        self.alike = len(set(zip(counts, sizes, strict=True))) == 1  # arrays then have a row per client
+        ends = self.count.cumsum()
+        self.start = ends - self.count
+        fixed = sampling == "reshuffle" and (self.size >= self.count)
+        self.whole_shards = bool(np.all(fixed))
+        # 0: the only batch is the whole shard, which is not shuffled
+        self.batches_per_epoch = np.where(fixed, 0, np.maximum(1, -(-self.count // np.maximum(self.size, 1)))).tolist()
+        self._epoch = [-1] * len(shards)  # -1: not shuffled
         self._order = self.samples.copy()
+        self._orders = [self._order[a:b] for a, b in zip(self.start.tolist(), ends.tolist(), strict=True)]
 
     def indices(self, t: int, rows: Sequence[int]) -> Sequence[Ints] | Ints:
         """The sample indices of the batches of local step t, for the clients at the positions `rows` of `clients`.
 
         The result is one array [len(rows), B] if all shards and batch sizes are alike, else a list of arrays.
         """
-        clients = np.asarray(rows)
         if self.sampling == "with_replacement":
-            return self._draw(t, clients)
+            return self._draw(t, np.asarray(rows))
+        per_epoch, sizes = self.batches_per_epoch, self.sizes
+        some = rows[:1] if self.alike else rows  # clients alike are shuffled together
+        if stale := [k for k in some if per_epoch[k] and t // per_epoch[k] != self._epoch[k]]:
+            self._shuffle(range(len(sizes)) if self.alike else stale, t)
         if self.alike:  # slices of one table
-            number, k = divmod(t, int(self.batches_per_epoch[0]))
-            if not self.whole_shards and number != self._epoch[0]:
-                self._shuffle(np.arange(len(self.clients)), np.full(len(self.clients), number))
-            table: Ints = self._order.reshape(len(self.clients), -1)
-            return table[clients, k * self.sizes[0] : (k + 1) * self.sizes[0]]
-        epoch, batch = np.divmod(np.where(self.fixed[clients], -1, t), self.batches_per_epoch[clients])
-        if (stale := epoch != self._epoch[clients]).any():
-            self._shuffle(clients[stale], epoch[stale])
-        first = self.start[clients] + batch * self.size[clients]
-        last = np.minimum(first + self.size[clients], self.start[clients] + self.count[clients])
-        return [self._order[a:b].copy() for a, b in zip(first.tolist(), last.tolist(), strict=True)]
+            first = t % (per_epoch[0] or 1) * sizes[0]
+            table: Ints = self._order.reshape(len(sizes), -1)
+            return table[np.asarray(rows), first : first + sizes[0]]
+        firsts = [t % (per_epoch[k] or 1) * sizes[k] for k in rows]
+        return [self._orders[k][a : a + sizes[k]].copy() for k, a in zip(rows, firsts, strict=True)]
 
-    def _shuffle(self, rows: Ints, epochs: Ints) -> None:
-        """Permutes the samples of each client in `rows` into the order of the client's epoch in `epochs`."""
+    def _shuffle(self, clients: Sequence[int], t: int) -> None:
+        """Permutes the samples of each client in `clients` into their order in the client's epoch at local step t."""
+        for k in clients:
+            self._epoch[k] = t // self.batches_per_epoch[k]
+        rows, epochs = np.array(clients), np.array([self._epoch[k] for k in clients])
         owner, positions = self._entries(self.count[rows])
         keys = sort_keys(keyed_words(*self.key, self.clients[rows][owner], epochs[owner], positions), positions)
         mine = self.start[rows][owner] + positions
         order = mine[owner, keys.argsort(axis=1)] if self.alike else mine[np.lexsort((keys, owner))]
-        self._order[mine], self._epoch[rows] = self.samples[order], epochs
+        self._order[mine] = self.samples[order]
 
     def _draw(self, t: int, rows: Ints) -> Sequence[Ints] | Ints:
         owner, positions = self._entries(self.size[rows])

@@ -9,6 +9,7 @@ splittable pseudorandom number generators" (OOPSLA 2014), for SplitMix64.
 """
 
 import hashlib
+from typing import Any
 
 import numpy as np
 
@@ -51,17 +52,17 @@ def keyed_uniform(seed: int, purpose: str, r: int, clients: np.ndarray, lane: in
     """
     key = np.frombuffer(key_bytes(seed, purpose, r), dtype=np.uint32)
     ids = np.asarray(clients, dtype=np.uint64)
-    counter = [ids & _LOW, ids >> 32, np.full_like(ids, lane), np.zeros_like(ids)]
+    counter = [ids & _LOW, ids >> 32, np.uint64(lane), np.uint64(0)]
     words = philox4x32(counter, int(key[0]), int(key[1]))
-    bits = words[0] >> 6 << 26 | words[1] >> 6  # 52 bits, so that + 0.5 is exact
+    bits: np.ndarray = words[0] >> 6 << 26 | words[1] >> 6  # 52 bits, so that + 0.5 is exact
     return (bits.astype(np.float64) + 0.5) * 2.0**-52
 
 
-def philox4x32(counter: list[np.ndarray], key0: int, key1: int) -> list[np.ndarray]:
+def philox4x32(counter: list[Any], key0: int, key1: int) -> list[Any]:
     """The Philox4x32-10 block function (ten rounds) on arrays of counters (Salmon et al., SC 2011).
 
-    counter: the four 32-bit words of each counter, in uint64 arrays; the result has the same form. key0, key1: the
-    32-bit words of the key.
+    counter: the four 32-bit words of each counter, in uint64 arrays or numbers; the result is four arrays. key0, key1:
+    the 32-bit words of the key.
     """
     c0, c1, c2, c3 = counter
     for _ in range(10):

@@ -88,23 +88,25 @@ class SumPlan:
         follow each other in the order of `clients`. stay: whether the sums stay on the device of the uploads; otherwise
         they are copied to the host.
         """
-        row_of = {int(client): k for k, client in enumerate(self.clients)}
-        places = np.array([row_of.get(client, -1) for client in clients], dtype=np.int64)
+        row_of = {client: k for k, client in enumerate(self.clients.tolist())}
+        places = [row_of.get(client, -1) for client in clients]
         out = []
         for upload, coefficients in self.terms:
-            pieces, start = [], 0
+            pieces, nodes, start = list[Tensor](), list[int](), 0
             for uploads in rows:
                 if upload not in uploads:
                     continue
                 values = uploads[upload]
-                mine = places[start : (start := start + len(values))]
-                kept = np.flatnonzero(mine >= 0)
-                if len(kept) < len(mine):
-                    values = values[to_device(torch.from_numpy(kept), values.device)]
-                pieces.append((values, mine[kept]))
-            nodes = [Node(0, int(k)) for _, mine in pieces for k in mine]
-            weighed = [(values, column(coefficients[mine], values)) for values, mine in pieces]
-            out.append(_subtree_sums(weighed, nodes, len(self.clients), stay) if nodes else {})
+                mine = places[start : (start := start + values.shape[0])]
+                if -1 in mine:
+                    kept = torch.tensor([k for k, place in enumerate(mine) if place >= 0], dtype=torch.long)
+                    values = values[to_device(kept, values.device)]
+                pieces.append(values)
+                nodes += [place for place in mine if place >= 0]
+            if nodes:
+                factors = column(coefficients[nodes], pieces[0])
+                sums = _subtree_sums(pieces, factors, [Node(0, k) for k in nodes], len(self.clients), stay)
+            out.append(sums if nodes else {})
         return out
 
     def vectors(self, clients: Sequence[int]) -> int:
@@ -164,7 +166,7 @@ def _join_subtrees(parts: Sequence[SubtreeSums], count: int, stay: bool) -> Subt
     rows = {node: row for sums in parts for node, row in sums.items()}
     if len(rows) < 2:
         return rows
-    return _subtree_sums([(row[None], None) for row in rows.values()], list(rows), count, stay, all_cores=True)
+    return _subtree_sums([row[None] for row in rows.values()], None, list(rows), count, stay, all_cores=True)
 
 
 def columns_of(part: Sequence[SubtreeSums], k: int, pieces: int) -> list[SubtreeSums]:
@@ -195,7 +197,8 @@ def _whole(sums: SubtreeSums, count: int) -> Tensor | None:
 
 
 def _subtree_sums(
-    pieces: Sequence[tuple[Tensor, Tensor | None]],
+    pieces: Sequence[Tensor],
+    factors: Tensor | None,
     nodes: Sequence[Node],
     count: int,
     stay: bool,
@@ -203,11 +206,11 @@ def _subtree_sums(
 ) -> SubtreeSums:
     """The sums of the largest complete subtrees to which these nodes add up, in a tree of `count` rows.
 
-    pieces: pairs (rows [n, d], factors [n, 1] by which they are multiplied first, or None); together, the rows are the
-    values of `nodes` in order. stay: as in `SumPlan.parts`. all_cores: whether spans of columns are added in parallel,
-    if they are on the host.
+    pieces: rows [n, d]; together, they are the values of `nodes` in order. factors: the factor of each row [*, 1] by
+    which it is multiplied first; None: 1. stay: as in `SumPlan.parts`. all_cores: whether spans of columns are added in
+    parallel, if they are on the host.
     """
-    first = pieces[0][0]
+    first = pieces[0]
     planned, roots = _additions(tuple(nodes), count)
     additions = [(_there(left, first), _there(right, first)) for left, right in planned]
     width, root_slots = first.shape[1], [slot for _, slot in roots]
@@ -220,12 +223,12 @@ def _subtree_sums(
         for start in range(span.start, span.stop, step):
             block = slice(start, min(start + step, span.stop))
             terms, position = memory[:, : block.stop - start], 0
-            for rows, weights in pieces:
-                into = terms[position : (position := position + len(rows))]
-                if weights is None:
-                    into.copy_(rows[:, block])
+            for rows in pieces:
+                these = slice(position, (position := position + rows.shape[0]))
+                if factors is None:
+                    terms[these].copy_(rows[:, block])
                 else:
-                    torch.mul(rows[:, block], weights, out=into)
+                    torch.mul(rows[:, block], factors[these], out=terms[these])
             for left, right in additions:
                 terms[left] += terms[right]
             for k, slot in enumerate(root_slots):

@@ -46,7 +46,9 @@ class Draw:
     @staticmethod
     def once(ids: Ints) -> Draw:
         """A draw in which each of these distinct client ids is drawn once; the cohort is in ascending order."""
-        return Draw(np.sort(ids).astype(np.int64), np.ones(len(ids), dtype=np.int64))
+        cohort = np.array(ids, dtype=np.int64)
+        cohort.sort()
+        return Draw(cohort, np.ones(len(ids), dtype=np.int64))
 
 
 @lru_cache(maxsize=8)
@@ -102,7 +104,7 @@ class Participation(Options, ABC):
             given = type(drawn).__name__
         elif len(ids := drawn.cohort) and not 0 <= ids.min() <= ids.max() < count:
             given = f"clients {ids.min()}..{ids.max()}"
-        elif not (np.diff(ids) > 0).all() and len(np.unique(ids)) < len(ids):  # sorted, as usual: no need to sort
+        elif not (ids[1:] > ids[:-1]).all() and len(np.unique(ids)) < len(ids):  # sorted, as usual: no need to sort
             given = "a client twice"
         elif drawn.draws.shape != ids.shape or not (drawn.draws > 0).all():
             given = f"draws {drawn.draws.tolist()} of {len(ids)} clients"
@@ -164,7 +166,7 @@ class Availability(Participation):
         """
 
     def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
-        return Draw.once(np.flatnonzero(self.available(r, world, attempt)))
+        return Draw.once(self.available(r, world, attempt).nonzero()[0])
 
     @property
     def law(self) -> Law | None:

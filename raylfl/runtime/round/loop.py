@@ -223,7 +223,8 @@ class Federation:
             record: RoundRecord = ended.value
             return record
         finally:
-            current.traffic.update(self.backend.traffic())
+            for name, count in self.backend.traffic().items():
+                current.traffic[name] += count
         return None
 
     def _update_clients(self, server: ServerState, result: RoundResult) -> State | None:
@@ -265,7 +266,7 @@ class Federation:
         state.server = server
         if state.average is not None:
             state.average = state.average.with_(server["x"])
-        losses = result.reports.losses(received)
+        losses = result.reports.logs(received)["loss"]
         if len(losses) and np.isfinite(mean := float(losses.mean())):
             state.last_finite_loss = mean
         state.round += 1

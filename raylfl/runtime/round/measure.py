@@ -53,21 +53,21 @@ class Measurements:
         so that the memory of the uploads is free before the next round.
         """
         r, config = result.round, self.experiment.config.eval
-        broadcast: State = {"x": state.server["x"]}
-        if len(state.buffers):
-            broadcast[BUFFERS] = state.buffers
+        broadcast: State = {"x": state.server["x"]} | ({BUFFERS: state.buffers} if state.buffers.numel() else {})
         due = config.every > 0 and (r.index % config.every == 0 or last)
-        nothing: Deferred[Metrics] = Deferred.of({})
-        evaluations = self._evaluations(broadcast, r.index, r.received_view.cohort) if due else nothing
-        objective = self._objective(broadcast) if config.global_ and due else nothing
-        average = self._average(state, broadcast, due)
-        nodes = self._nodes(state.server, broadcast) if config.nodes and due else nothing
-        diversity = nothing
-        if config.diversity and due:  # at the broadcast model, from the clients' gradients over whole shards
+        submitted: list[Deferred[Metrics]] = []
+        if due:
+            submitted.append(self._evaluations(broadcast, r.index, r.received_view.cohort))
+        if due and config.nodes:
+            submitted.append(self._nodes(state.server, broadcast))
+        if due and config.global_:
+            submitted.append(self._objective(broadcast))
+        if state.average is not None:
+            submitted.append(self._average(state.average.x, broadcast, due))
+        if due and config.diversity:  # at the broadcast model, from the clients' gradients over whole shards
             weights = self.experiment.setup.population.weights
             gradients = self.backend.objective(broadcast, [[i] for i in range(len(weights))])
-            diversity = gradients.then(lambda results: diversity_metrics([g for _, g in results], weights))
-        submitted = [evaluations, nodes, objective, average, diversity]
+            submitted.append(gradients.then(lambda results: diversity_metrics([g for _, g in results], weights)))
         updates = Deferred(partial(self._updates, result))
         if any(isinstance(rows, ChunkedMatrix) for rows in result.uploads.values()):
             updates, result = Deferred.of(updates.result()), replace(result, uploads={})
@@ -86,9 +86,9 @@ class Measurements:
         received = r.received_view
         metrics: Metrics = {"round": r.index}
         reports = result.reports
-        for name, values in {"loss": reports.losses(received.cohort), **reports.logs(received.cohort)}.items():
-            if np.isfinite(values).any():
-                metrics[f"train/{name}"] = float(values[np.isfinite(values)].mean())
+        for name, values in reports.logs(received.cohort).items():
+            if len(finite := values[np.isfinite(values)]):
+                metrics[f"train/{name}"] = float(finite.mean())
         metrics |= updates.result()
         if config.drift:
             step = state.server["x"].double() - server_before["x"].double()
@@ -132,12 +132,10 @@ class Measurements:
 
     def _training_of_clients(self, result: RoundResult) -> dict[str, dict[str, float]]:
         """The training metrics of single clients: metric -> client -> value, without non-finite values."""
-        reports = result.reports
-        columns = {"train/loss": reports.rows["loss"], **{f"train/{k}": v for k, v in reports.logged.items()}}
-        clients = [str(c) for c in reports.rows["client"]]
+        clients = [str(c) for c in result.reports.rows["client"]]
         return {
-            name: {c: float(v) for c, v in zip(clients, values, strict=True) if np.isfinite(v)}
-            for name, values in columns.items()
+            f"train/{name}": {c: float(v) for c, v in zip(clients, values, strict=True) if np.isfinite(v)}
+            for name, values in result.reports.logs(result.reports.rows["client"]).items()
         }
 
     def _evaluations(self, broadcast: State, r: int, cohort: Ints) -> Deferred[Metrics]:
@@ -237,16 +235,14 @@ class Measurements:
 
         return self.backend.objective(broadcast, groups).then(reduce)
 
-    def _average(self, state: FederationState, broadcast: State, due: bool) -> Deferred[Metrics]:
+    def _average(self, x: torch.Tensor, broadcast: State, due: bool) -> Deferred[Metrics]:
         """Metrics of the mean xbar of the server's iterates (`Average`): average/distance, average/loss, average/gap.
 
+        x: the mean [d].
         The loss is F(xbar), the gap F(xbar) - F*, where F* is the minimum of F. Distance and gap need data whose
         optimum is known. Loss and gap need `eval.global`. due: whether this round is evaluated; if not, only the
         distance is measured.
         """
-        if state.average is None:
-            return Deferred.of({})
-        x = state.average.x
         distance = {} if self.optimum is None else distance_metrics(x, self.optimum)
         metrics = {name.replace("global", "average"): value for name, value in distance.items()}
         if not (self.experiment.config.eval.global_ and due):

@@ -17,6 +17,7 @@ from raylfl.core.chunked_matrix import select
 from raylfl.core.draws import Law
 from raylfl.core.keyed import keyed
 from raylfl.core.local_rule import a_norm
+from raylfl.core.pattern import ExchangePattern
 from raylfl.core.population import Round, SystemInfo
 from raylfl.core.returned import local_steps_of
 from raylfl.errors import BadConfig
@@ -127,7 +128,7 @@ class Planner:
         if self.replayed:
             return self.replayed.draw(r, experiment.world), None
         if self.samples_by_norm:  # every available client trains first; then the server samples by norms
-            return Draw.once(np.flatnonzero(self.system(r).available)), None
+            return Draw.once(self.system(r).available.nonzero()[0]), None
         if experiment.algorithm.full_participation(server, r):
             return Draw.once(self.everyone), None
         p = experiment.algorithm.probabilities(server, self.system(r)) if self._samples() else None
@@ -202,7 +203,7 @@ class Planner:
         """
         experiment, algorithm, world = self.experiment, self.experiment.algorithm, self.experiment.world
         cohort, draws = draw.cohort, draw.draws
-        if not self.replayed:
+        if not self.replayed and type(algorithm.pattern).order is not ExchangePattern.order:
             order = algorithm.pattern.order(len(cohort), keyed(world.seed, "ring", r))
             cohort, draws = cohort[order], draws[order]
         steps, batch_sizes = self.steps(r, cohort)
@@ -216,11 +217,11 @@ class Planner:
             received = ~experiment.link.lost(r, cohort, world)
         lr = algorithm.step_length(self.system(r)) if overrides(algorithm, "step_length") else self.lr(r)
         failure = row["q"] if "q" in row else experiment.link.failure(r, cohort, world)
-        unknown, participation, with_replacement = np.full(len(cohort), np.nan), experiment.participation, p
-        if p is None and participation.law == "with_replacement":
-            marginals = participation.marginals(world, r)  # None if they are not known
+        with_replacement = p
+        if p is None and experiment.participation.law == "with_replacement":
+            marginals = experiment.participation.marginals(world, r)  # None if they are not known
             with_replacement = None if marginals is None else marginals / marginals.sum()
-        inclusion = row.get("p", unknown) if with_replacement is None else with_replacement[cohort]
+        inclusion = row.get("p") if with_replacement is None else with_replacement[cohort]
         return Round(
             index=r,
             cohort=cohort,
@@ -232,7 +233,7 @@ class Planner:
             population=world.population,
             a_norm=a_norm(steps, experiment.rule, lr, algorithm.proximal),
             failure=np.asarray(failure, dtype=np.float64),
-            inclusion=np.asarray(inclusion, dtype=np.float64),
+            inclusion=np.full(len(cohort), np.nan if inclusion is None else inclusion, dtype=np.float64),
             by_method=p is not None or "p" in row,
             edges=experiment.topology.edges(r, world, experiment.link) if algorithm.pattern.peers else None,
             system_of=lambda: self.system(r),
@@ -251,9 +252,9 @@ class Planner:
     def graph_line(self, r: Round) -> str | None:
         """The line of topology.jsonl with the graph and mixing matrices of round r; None for methods with a server."""
         algorithm, edges = self.experiment.algorithm, r.edges
-        r = r.received_view  # a node that failed exchanged nothing
         if edges is None or not isinstance(algorithm, GraphAlgorithm):
             return None
+        r = r.received_view  # a node that failed exchanged nothing
         names = ("R", "C") if algorithm.family == "pair" else ("C",) if algorithm.family == "column" else ("W",)
         return self._graphs.line(r.index, edges, r.cohort, dict(zip(names, algorithm.mixings(r), strict=True)))
 
@@ -261,9 +262,9 @@ class Planner:
         """The numbers of local steps and the batch sizes of these C clients in round r, [C] each."""
         experiment = self.experiment
         steps, batch = experiment.work.draw(r, clients, experiment.world)
-        common = local_steps_of(experiment.algorithm, keyed(experiment.world.seed, "steps", r))
-        if common is not None:
-            steps = np.where(steps > 0, common, 0)
+        if overrides(experiment.algorithm, "draw_local_steps"):
+            common = local_steps_of(experiment.algorithm, keyed(experiment.world.seed, "steps", r))
+            steps = steps if common is None else np.where(steps > 0, common, 0)
         return (np.minimum(steps, 1) if experiment.algorithm.one_step else steps), batch
 
     def _recorded(self, r: int) -> Row:

@@ -182,24 +182,16 @@ class ClientReports:
         rows: np.ndarray = self.rows[~self.rows["finite"]]
         return rows
 
-    def losses(self, clients: Ints) -> Floats:
-        """The mean training losses of the given clients, in the order of the reports."""
-        return self.rows["loss"][self._of(clients)]
-
     def squares(self, clients: Ints) -> Floats:
         """The squared norms |U_i|^2 of the given clients' updates, in the order of `clients`."""
         known = dict(zip(self.rows["client"].tolist(), self.rows["square"].tolist(), strict=True))
         return np.array([known[client] for client in clients.tolist()])
 
     def logs(self, clients: Ints) -> dict[str, Floats]:
-        """Name -> values logged in training, one per given client, in the order of the reports."""
-        return {name: values[self._of(clients)] for name, values in self.logged.items()}
-
-    def _of(self, clients: Ints) -> slice | np.ndarray:
-        if len(clients) == len(self.rows):
-            return slice(None)
+        """Name -> values of training, one per given client, in the order of the reports: losses, and logged values."""
         wanted = set(clients.tolist())
-        return np.array([client in wanted for client in self.rows["client"].tolist()], dtype=bool)
+        mask = np.array([client in wanted for client in self.rows["client"].tolist()], dtype=bool)
+        return {name: values[mask] for name, values in {"loss": self.rows["loss"], **self.logged}.items()}
 
 
 def _unpickled(rows: bytes, *others: Any) -> ClientReports:
