@@ -40,7 +40,7 @@ class BatchOrders:
         self.key, self.clients, self.sampling = (seed, "batches", r), np.array(clients), sampling
         self.shards, self.sizes = shards, sizes
         self.samples, self.size = np.concatenate(shards), np.array(sizes)
-        counts = [len(shard) for shard in shards]
+        counts = list(map(len, shards))
         self.count = np.array(counts)
         self.alike = len(set(zip(counts, sizes, strict=True))) == 1  # arrays then have a row per client
         ends = self.count.cumsum()
@@ -134,13 +134,13 @@ class CohortBatches:
 
     def __call__(self, t: int, rows: Sequence[int]) -> Sequence[Batch]:
         """The batches of local step t, for the clients at the positions `rows` of `orders.clients`."""
-        if self.source.plain and self.orders.whole_shards:
+        plain = self.source.plain
+        if plain and self.orders.whole_shards:
             return [self._whole(k) for k in rows]
-        if self.source.plain and len(self.orders.shards) == 1 and self.source.device.type == "cpu":
+        if plain and len(self.orders.shards) == 1 and self.source.device.type == "cpu":
             return [self._ahead(t)]
         indices = self.orders.indices(t, rows)
-        even = isinstance(indices, np.ndarray) or len(set(map(len, indices))) == 1
-        if self.source.plain and even:
+        if plain and (isinstance(indices, np.ndarray) or len(set(map(len, indices))) == 1):
             return EvenBatches(self.source, np.asarray(indices))
         return [self.source.batch(batch) for batch in indices]
 

@@ -89,7 +89,7 @@ class SumPlan:
         they are copied to the host.
         """
         row_of = {client: k for k, client in enumerate(self.clients.tolist())}
-        places = [row_of.get(client, -1) for client in clients]
+        places = list(map(row_of.get, clients))  # None: not received
         out = []
         for upload, coefficients in self.terms:
             pieces, nodes, start = list[Tensor](), list[int](), 0
@@ -98,20 +98,20 @@ class SumPlan:
                     continue
                 values = uploads[upload]
                 mine = places[start : (start := start + values.shape[0])]
-                if -1 in mine:
-                    kept = torch.tensor([k for k, place in enumerate(mine) if place >= 0], dtype=torch.long)
+                if None in mine:
+                    kept = torch.tensor([k for k, place in enumerate(mine) if place is not None], dtype=torch.long)
                     values = values[to_device(kept, values.device)]
                 pieces.append(values)
-                nodes += [place for place in mine if place >= 0]
+                nodes += [place for place in mine if place is not None]
             if nodes:
                 factors = column(coefficients[nodes], pieces[0])
-                sums = _subtree_sums(pieces, factors, [Node(0, k) for k in nodes], len(self.clients), stay)
+                sums = _subtree_sums(pieces, factors, [(0, k) for k in nodes], len(self.clients), stay)
             out.append(sums if nodes else {})
         return out
 
     def vectors(self, clients: Sequence[int]) -> int:
         """The number of vectors [d] (subtree sums of all `terms`) to which the uploads of these clients add up."""
-        row_of = {int(client): k for k, client in enumerate(self.clients)}
+        row_of = {client: k for k, client in enumerate(self.clients.tolist())}
         rows = tuple(row_of[client] for client in clients if client in row_of)
         return len(self.terms) * _count_of_subtrees(rows, len(self.clients))
 
@@ -199,7 +199,7 @@ def _whole(sums: SubtreeSums, count: int) -> Tensor | None:
 def _subtree_sums(
     pieces: Sequence[Tensor],
     factors: Tensor | None,
-    nodes: Sequence[Node],
+    nodes: Sequence[tuple[int, int]],
     count: int,
     stay: bool,
     all_cores: bool = False,
@@ -211,11 +211,12 @@ def _subtree_sums(
     parallel, if they are on the host.
     """
     first = pieces[0]
-    planned, roots = _additions(tuple(nodes), count)
-    additions = [(_there(left, first), _there(right, first)) for left, right in planned]
+    additions, roots = _additions(tuple(nodes), count)
     width, root_slots = first.shape[1], [slot for _, slot in roots]
     out = first.new_empty(len(roots), width)
     on_host = first.device.type == "cpu"
+    if not on_host:  # an index would otherwise wait for a copy at each use
+        additions = [(_there(left, first), _there(right, first)) for left, right in additions]
     step = max(NARROWEST, min(BLOCK, CACHED // len(nodes))) if on_host else max(NARROWEST, ON_DEVICE // len(nodes))
 
     def add(span: slice) -> None:
@@ -245,12 +246,12 @@ def _subtree_sums(
 
 
 def _there(places: Places, rows: Tensor) -> Places:
-    """An index on the device of these rows, which would otherwise wait for a copy at each use."""
+    """An index on the device of these rows."""
     return places if isinstance(places, slice) else to_device(places, rows.device)
 
 
 @lru_cache(maxsize=64)  # of every round, if no upload is lost
-def _additions(nodes: tuple[Node, ...], count: int) -> tuple[Additions, list[tuple[Node, int]]]:
+def _additions(nodes: tuple[tuple[int, int], ...], count: int) -> tuple[Additions, list[tuple[Node, int]]]:
     """Plans the additions that reduce these nodes to the sums of the largest complete subtrees.
 
     Returns two values: the additions, level by level, and the roots of the remaining subtrees, each with its slot. A
@@ -286,7 +287,7 @@ def _additions(nodes: tuple[Node, ...], count: int) -> tuple[Additions, list[tup
 @lru_cache(maxsize=64)
 def _count_of_subtrees(rows: tuple[int, ...], count: int) -> int:
     """The number of largest complete subtrees that these rows of a tree of `count` rows form."""
-    return len(_additions(tuple(Node(0, k) for k in rows), count)[1])
+    return len(_additions(tuple((0, k) for k in rows), count)[1])
 
 
 def _index_pairs(pairs: Sequence[tuple[int, int]]) -> Additions:

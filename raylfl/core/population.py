@@ -36,6 +36,11 @@ class ClientShards:
     def __getitem__(self, client: int) -> Ints:
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
 
+    def of_clients(self, clients: Ints) -> list[Ints]:
+        """The sample indices of each of these clients."""
+        ends = zip(self.offsets[clients].tolist(), self.offsets[clients + 1].tolist(), strict=True)
+        return [self.indices[a:b] for a, b in ends]
+
     @property
     def sizes(self) -> Ints:
         """The number of samples n_i of each of the N clients, int64 [N]."""

@@ -71,16 +71,18 @@ def finish_of(algorithm: Algorithm, x: Tensor, carry: State, client_state: State
     decentralised algorithms, whose states change after the exchange.
     """
     returned = algorithm.finish(x, carry, client_state, work)
-    if not _is_pair(returned) or not all(_has_rows(state, len(x)) for state in returned):
-        raise _bad(algorithm, "finish", returned, f"(uploads, client states), tensors with {len(x)} rows by name")
-    odd = {name: rows for name, rows in returned[0].items() if rows.ndim != 2}
+    count = x.shape[0]
+    if not _is_pair(returned) or not _has_rows(returned[0], count) or not _has_rows(returned[1], count):
+        raise _bad(algorithm, "finish", returned, f"(uploads, client states), tensors with {count} rows by name")
+    uploads, new = returned
+    odd = {name: rows for name, rows in uploads.items() if rows.ndim != 2}
     if odd and not rows_reason(algorithm):
         need = "uploads with vectors as rows, of which workers send the sums: use flatten(1)"
         raise _bad(algorithm, "finish", f"the uploads {_text(odd)}", need)
-    new, old = ({name: rows.shape for name, rows in state.items()} for state in (returned[1], client_state))
-    if new != old and (new or not algorithm.pattern.peers):
+    alike = new.keys() == client_state.keys() and all(new[name].shape == client_state[name].shape for name in new)
+    if not alike and (new or not algorithm.pattern.peers):
         need = f"the states that init_clients creates, {_text(client_state)}"
-        raise _bad(algorithm, "finish", f"the client states {_text(returned[1])}", need)
+        raise _bad(algorithm, "finish", f"the client states {_text(new)}", need)
     return returned
 
 

@@ -19,11 +19,16 @@ class Unchanged:
     """
 
     def __init__(self, algorithm: Any):
-        self.algorithm, self.first = algorithm, contents_of(algorithm)
+        self.algorithm = algorithm
+        own = [
+            cls for cls in type(algorithm).__mro__[:-1] if not cls.__module__.startswith(("raylfl.", "abc", "typing"))
+        ]
+        self.classes = own[::-1]  # outside raylfl
+        self.first = self._contents()
 
     def check(self, r: int) -> None:
         """Raises ChangedItself if an attribute has changed; r: the number of the current round, for the message."""
-        if (now := contents_of(self.algorithm)) != self.first:
+        if (now := self._contents()) != self.first:
             changed = [name for name in {**self.first, **now} if self.first.get(name) != now.get(name)]
             raise ChangedItself(
                 f"algorithm {type(self.algorithm).__name__}: round {r} changed its attribute {', '.join(changed)}, "
@@ -31,15 +36,13 @@ class Unchanged:
                 "(init_server) or the client states (init_clients)"
             )
 
-
-def contents_of(algorithm: Any) -> dict[str, Any]:
-    """The attributes of an algorithm, and those of its classes outside raylfl that are no functions, as `_pickles`."""
-    values: dict[str, Any] = {}
-    for cls in reversed(type(algorithm).__mro__[:-1]):
-        if not cls.__module__.startswith(("raylfl.", "abc", "typing")):
+    def _contents(self) -> dict[str, Any]:
+        """The attributes of the algorithm, and those of its `classes` that are no functions, as `_pickles`."""
+        values: dict[str, Any] = {}
+        for cls in self.classes:
             plain = {name: v for name, v in vars(cls).items() if not callable(v) and not hasattr(v, "__get__")}
             values |= {name: v for name, v in plain.items() if not name.startswith(("__", "_abc_"))}
-    return _pickles(type(algorithm), values | vars(algorithm))
+        return _pickles(type(self.algorithm), values | vars(self.algorithm))
 
 
 def _pickles(cls: type, values: dict[str, Any]) -> dict[str, Any]:

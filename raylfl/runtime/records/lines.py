@@ -60,13 +60,13 @@ def lines(numbers: Sequence[int]) -> str:
 
 def jsonable(value: Any) -> Any:
     """Converts a value and all values nested in it to plain Python objects; non-finite numbers become None."""
-    if hasattr(value, "item") and not isinstance(value, (str, bytes)):
-        value = value.item()
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        return float(value) if math.isfinite(value) else None
     if isinstance(value, dict):
         return {str(k): jsonable(v) for k, v in value.items()}
-    return [jsonable(v) for v in value] if isinstance(value, (list, tuple)) else value
+    if isinstance(value, (list, tuple)):
+        return [jsonable(v) for v in value]
+    return jsonable(value.item()) if hasattr(value, "item") else value
 
 
 def metrics_line(metrics: dict[str, Any]) -> str:

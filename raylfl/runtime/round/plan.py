@@ -106,12 +106,15 @@ class Planner:
 
         c: the system state before the round (`system`). The result is the previous array if nothing has changed.
         """
-        experiment, (marginals, law) = self.experiment, self.expected_draws(c, server)
+        experiment, participation = self.experiment, self.experiment.participation
+        if isinstance(participation, Independent) and not experiment.algorithm.samples_by_norm:
+            # p_i: redraws under `on_empty: resample` only scale all coefficients by one factor
+            marginals: Floats | None = participation.probabilities(c.index, experiment.world)
+            law = participation.law
+        else:
+            marginals, law = self.expected_draws(c, server)
         if marginals is None:
             return None
-        if isinstance(experiment.participation, Independent):
-            # p_i: redraws under `on_empty: resample` only scale all coefficients by one factor
-            marginals = experiment.participation.probabilities(c.index, experiment.world)
         arguments = c.failure, c.a_norm, c.available, marginals
         if not (self._coefficients[0] and all(map(same_array, arguments, self._coefficients[0]))):
             self._coefficients = arguments, experiment.algorithm.expected_coefficients(c, marginals, law)

@@ -34,7 +34,7 @@ class Attributes:
     def __init__(self, module: nn.Module, also: Sequence[Callable[[], object]] = ()):
         """A snapshot of this module; also: functions that `restore` calls as well."""
         self._metrics: list[Any] = [part for part in module.modules() if resettable(part)]
-        self._parts: list[tuple[dict[str, Any], dict[str, Any]]] = []  # (live, snapshot)
+        self._parts: list[tuple[dict[str, Any], dict[str, Any], int]] = []  # (live, snapshot, live number of names)
         self._undo = list(also)
         self._containers: list[tuple[Any, Any, Any]] = []  # (live, snapshot, built-in class)
         self._tensors: list[tuple[str, Tensor, int]] = [
@@ -47,7 +47,7 @@ class Attributes:
             if id(part) not in inside:
                 values = vars(part)
                 attributes = {name: value for name, value in values.items() if name not in TORCH}
-                self._parts.append((values, attributes))
+                self._parts.append((values, attributes, len(attributes) + len(TORCH)))
                 waiting += [(f"{path}.{name}".lstrip("."), value) for name, value in attributes.items()]
                 hooks = [values[name] for name in TORCH - set(SET_BY_TASKS) if isinstance(values.get(name), dict)]
                 self._containers += [_entry(table) for table in hooks]
@@ -71,10 +71,9 @@ class Attributes:
 
     def restore(self) -> None:
         """Restores all attributes, deletes new ones, and resets metric objects."""
-        for now, before in self._parts:
+        for now, before, count in self._parts:
             now.update(before)
-            # all names of the snapshot exist now: more names are new attributes
-            if len(now) > len(before) + len(TORCH):
+            if len(now) > count:  # all names of the snapshot exist now: more names are new attributes
                 for name in now.keys() - before.keys() - TORCH:
                     del now[name]
         for container, entries, kind in self._containers:

@@ -15,10 +15,10 @@ from raylfl.runtime.workers.logged import EvaluationLog, Logged, as_number, metr
 
 
 class Recorder:
-    """A replacement for `LightningModule.log` and `log_dict`, which passes values to the log that is set by `into`."""
+    """A replacement for `LightningModule.log` and `log_dict`, which passes values to `target`; None: drops them."""
 
     def __init__(self) -> None:
-        self._to: Any = None
+        self.target: Any = None
 
     def attach(self, module: Any) -> None:
         """Redirects `log` and `log_dict` of this module to this recorder."""
@@ -26,22 +26,22 @@ class Recorder:
 
     @contextmanager
     def into(self, log: Any) -> Iterator[None]:
-        """A context in which logged values are passed to `log`; without a context, or for None, they are dropped."""
-        before, self._to = self._to, log
+        """A context in which logged values are passed to `log`."""
+        before, self.target = self.target, log
         try:
             yield
         finally:
-            self._to = before
+            self.target = before
 
     def log(self, name: str, value: Any, *args: Any, **options: Any) -> None:
         """Passes one value to the current log; called in place of `LightningModule.log`, with the same arguments."""
-        if self._to is not None:
+        if self.target is not None:
             if args:
                 from lightning.pytorch import LightningModule
 
                 names = list(inspect.signature(LightningModule.log).parameters)[3:]
                 options |= zip(names, args, strict=False)
-            self._to.log(name, value, **options)
+            self.target.log(name, value, **options)
 
     def log_dict(self, dictionary: Mapping[str, Any], *args: Any, **options: Any) -> None:
         """Passes several values to the current log, from a dict or a torchmetrics MetricCollection."""

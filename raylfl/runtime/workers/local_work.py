@@ -74,7 +74,7 @@ def work_of(task: Task, population: Population, seed: int) -> Work:
 
 def cohort_work(setup: WorkerSetup, task: Task, oracle: Oracle, train: BatchSource) -> TaskWork:
     """The work of several clients, each with mini-batches of its own shard of the training data `train`."""
-    shards = [setup.shards[c] for c in task.clients]
+    shards = setup.shards.of_clients(np.array(task.clients))
     orders = BatchOrders(setup.seed, task.round, task.clients, shards, task.batch_sizes, setup.sampling)
     ends = task.steps  # the numbers of batches, beyond which none is read
     if setup.accumulate > 1:

@@ -70,15 +70,16 @@ class Task:
     @staticmethod
     def of(r: Round, rows: Ints, sums: SumPlan | None = None, handles: Mapping[int, Any] | None = None) -> Task:
         """The task of the clients at these positions of the cohort of round r. handles: client -> that of its state."""
+        clients = tuple(r.cohort[rows].tolist())
         return Task(
             round=r.index,
-            clients=tuple(r.cohort[rows].tolist()),
+            clients=clients,
             steps=tuple(r.steps[rows].tolist()),
             batch_sizes=tuple(r.batch_sizes[rows].tolist()),
             a_norm=tuple(r.a_norm[rows].tolist()),
             lr=r.lr,
             sums=sums,
-            client_states=tuple((handles or {}).get(client) for client in r.cohort[rows].tolist()),
+            client_states=tuple(map((handles or {}).get, clients)),
             received=tuple(r.received[rows].tolist()),
         )
 

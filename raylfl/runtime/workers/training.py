@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -137,24 +136,14 @@ class Training:
 
         return training_step
 
-    @contextmanager
-    def observed(
-        self, optimizer: LocalOptimizer, clients: int, steps: int, steps_per_epoch: int
-    ) -> Iterator[LocalObserver]:
-        """A context with an observer of the local work of `clients` clients, which collects the logged values.
+    def observed(self, optimizer: LocalOptimizer, clients: int, steps: int, steps_per_epoch: int) -> LocalObserver:
+        """An observer of the local work of `clients` clients, as a context in which it collects the logged values.
 
         A module with hooks runs one client at a time. The other arguments serve these hooks only. optimizer: the
         client's local optimizer; steps: the client's number of local steps K_i; steps_per_epoch: local steps in one
         pass over the client's data.
         """
-        observer = LocalObserver(self, TrainingLog(self.log, clients), optimizer, steps, steps_per_epoch)
-        self.log.take()
-        self.log.sink = observer.log.log
-        try:
-            with self.recorder.into(observer.log):
-                yield observer
-        finally:
-            self.returned = self.log.sink = None
+        return LocalObserver(self, TrainingLog(self.log, clients), optimizer, steps, steps_per_epoch)
 
     @property
     def reason(self) -> str | None:
@@ -177,6 +166,17 @@ class LocalObserver(Observer):
         self.steps, self.steps_per_epoch = steps, steps_per_epoch
         self.between_steps = bool(training.hooks)
         self._batch: Any = None
+
+    def __enter__(self) -> LocalObserver:
+        training = self.training
+        training.log.take()
+        training.log.sink = self.log.log
+        self._outer, training.recorder.target = training.recorder.target, self.log
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.training.recorder.target = self._outer
+        self.training.returned = self.training.log.sink = None
 
     def _call(self, name: str, *args: Any) -> Any:
         hook = self.training.hooks.get(name)
