@@ -120,8 +120,9 @@ class SumPlan:
 
         parts: the results of the method `parts` on each worker.
         """
-        terms = [_whole(sums, len(self.clients)) for sums in add_up(parts, len(self.clients))]
-        return {name: total for name, t in self.term_of.items() if parts and (total := terms[t]) is not None}
+        whole = add_up(parts, len(self.clients))
+        assert all(len(sums) < 2 for sums in whole), f"the parts leave {whole} of a sum of {len(self.clients)} rows"
+        return {name: total for name, t in self.term_of.items() if parts for total in whole[t].values()}
 
 
 def depth_first(count: int) -> Ints:
@@ -159,14 +160,13 @@ def add_up(parts: Sequence[Sequence[SubtreeSums]], count: int, stay: bool = Fals
     parts: for each worker, its subtree sums of each weighted sum. count: the number of rows of the whole tree. Returns
     the new subtree sums of each weighted sum. stay: as in `SumPlan.parts`.
     """
-    return [_join_subtrees(sums, count, stay) for sums in zip(*parts, strict=True)]
-
-
-def _join_subtrees(parts: Sequence[SubtreeSums], count: int, stay: bool) -> SubtreeSums:
-    rows = {node: row for sums in parts for node, row in sums.items()}
-    if len(rows) < 2:
-        return rows
-    return _subtree_sums([row[None] for row in rows.values()], None, list(rows), count, stay, all_cores=True)
+    out = list[SubtreeSums]()
+    for terms in zip(*parts, strict=True):
+        rows = {node: row for sums in terms for node, row in sums.items()}
+        if len(rows) > 1:
+            rows = _subtree_sums([row[None] for row in rows.values()], None, list(rows), count, stay, all_cores=True)
+        out.append(rows)
+    return out
 
 
 def columns_of(part: Sequence[SubtreeSums], k: int, pieces: int) -> list[SubtreeSums]:
@@ -186,14 +186,6 @@ def side_by_side(pieces: Sequence[Sequence[SubtreeSums]]) -> list[SubtreeSums]:
     return [
         {node: torch.cat([piece[t][node] for piece in pieces]) for node in sums} for t, sums in enumerate(pieces[0])
     ]
-
-
-def _whole(sums: SubtreeSums, count: int) -> Tensor | None:
-    """The sum of all `count` rows, which must be the only subtree sum; None if there are none."""
-    if not sums:
-        return None
-    assert len(sums) == 1, f"the parts leave {sorted(sums)} of a sum of {count} rows"
-    return next(iter(sums.values()))
 
 
 def _subtree_sums(

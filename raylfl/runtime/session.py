@@ -121,8 +121,10 @@ class Session:
                     self._best_model = self._model() | {"round": self.best.round, "value": self.best.value}
                 for event in metrics.get("events", ()):
                     self.say(event)
-                self._say_unmatched(metrics)
-                self._say_unmeasured(metrics)
+                if metrics["round"] == 0:
+                    self._say_unmatched(metrics)
+                if metrics["round"] + 1 == config.top.rounds:
+                    self._say_unmeasured()
                 loggers.log(metrics)
                 self.fault("log", metrics["round"])
                 self._checkpoint_if_due()
@@ -149,19 +151,17 @@ class Session:
 
     def _say_unmatched(self, row: Metrics) -> None:
         """Reports entries of the config key `metrics` that belong to no metric of the first row, nor to groups LATE."""
-        if row["round"] == 0:
-            recorded = {name for metric in row for name in names_of(metric)}
-            for name in self.experiment.config.top.metrics:
-                if name not in recorded and name.partition("/")[0] not in LATE:
-                    hint = f" ({near})" if (near := did_you_mean(name, recorded)) else ""
-                    self.say(f"warning: metrics.{name} has no effect: it is not recorded{hint}")
+        recorded = {name for metric in row for name in names_of(metric)}
+        for name in self.experiment.config.top.metrics:
+            if name not in recorded and name.partition("/")[0] not in LATE:
+                hint = f" ({near})" if (near := did_you_mean(name, recorded)) else ""
+                self.say(f"warning: metrics.{name} has no effect: it is not recorded{hint}")
 
-    def _say_unmeasured(self, row: Metrics) -> None:
+    def _say_unmeasured(self) -> None:
         """Reports with the last row that no round has measured the metric of `checkpoint.best` or `stop.metric`."""
-        if row["round"] + 1 == self.experiment.config.top.rounds:
-            for rule in (self.best, self.early):
-                if rule.metric is not None and rule.round < 0:
-                    self.say(f"warning: {rule.key}={rule.metric} was never measured, and has no effect")
+        for rule in (self.best, self.early):
+            if rule.metric is not None and rule.round < 0:
+                self.say(f"warning: {rule.key}={rule.metric} was never measured, and has no effect")
 
     def _next(self, rounds: Iterator[RoundRecord]) -> RoundRecord | None:
         """Carries out the next round, unless a stop was requested; None after the last round.

@@ -160,22 +160,21 @@ class ServerDispatch(Dispatch):
         run, for error messages. A client that failed or returned non-finite values raises ClientFailed or NonFinite if
         `runtime.on_client_error` or `runtime.on_nonfinite` is `fail`; otherwise its upload is dropped.
         """
-        cohort = r.cohort
-        reports = ClientReports.joined([result.reports for result in results]).in_order(cohort)
+        joined = ClientReports.joined([result.reports for result in results])
+        reports = joined.in_order(r.cohort)
         events = self._failures(r, reports, last_loss)
         r = drop_uploads(r, reports.bad["client"]) if events else r
         received = set(r.received_view.cohort.tolist())
-        clients, states, rows = list[int](), list[Handle](), dict[str, list[Tensor]]()
+        states, rows = list[Handle](), dict[str, list[Tensor]]()
         for result in results:
-            ids = result.clients
-            keep = [k for k, client in enumerate(ids) if client in received]
-            clients += [ids[k] for k in keep]
-            states += [result.client_states[k] for k in keep if result.client_states]
+            keep = [k for k, client in enumerate(result.clients) if client in received]
+            if result.client_states:
+                states += [result.client_states[k] for k in keep]
             for name, values in result.uploads.items():
                 if plan is None or not plan.replaces(name):
                     mine = [values] if len(keep) == len(values) else [values[k : k + 1] for k in keep] or [values[:0]]
                     rows.setdefault(name, []).extend(mine)
-        order = order_of(clients, cohort)
+        order = order_of([client for client in joined.rows["client"].tolist() if client in received], r.cohort)
         uploads = {name: as_matrix(reorder_rows(pieces, order)) for name, pieces in rows.items()}
         sums = None
         if plan is not None and len(received) == len(plan.clients):  # no upload that was added up must be dropped

@@ -96,15 +96,18 @@ class Measurements:
         distance = {} if self.optimum is None else distance_metrics(state.server["x"], self.optimum)
         distance |= result.metrics
         inconsistency = self._inconsistency(r.index, server_before) if config.inconsistency else {}
-        results = [job.result() for job in submitted]
-        single = {k: v for part in results for k, v in part.pop("per_client", {}).items()}
-        evaluated = {name: value for part in results for name, value in part.items()}
+        evaluated, single = Metrics(), dict[str, dict[str, float]]()
+        for job in submitted:
+            measured = job.result()
+            single |= measured.pop("per_client", {})
+            evaluated |= measured
         metrics |= evaluated | distance | inconsistency
         metrics["cohort/sampled"], metrics["cohort/received"] = len(r.cohort), len(received.cohort)
         metrics |= state.costs.metrics()
         metrics["time/virtual"] = state.seconds
         metrics["time/computation"] = state.computation_seconds
-        metrics |= {f"algo/{name}": value for name, value in info.items()}
+        for name, value in info.items():
+            metrics[f"algo/{name}"] = value
         if config.per_client:
             single |= self._training_of_clients(result)
         else:
@@ -274,19 +277,16 @@ class Measurements:
             return {}
         system = self.planner.system(r)
         expected = self.planner.expected_coefficients(system, server)
-        if expected is not self._surrogate[0] or system.a_norm is not self._surrogate[1]:
-            self._surrogate = expected, system.a_norm, self._of_surrogate(expected, system.a_norm)
-        return self._surrogate[2]
-
-    def _of_surrogate(self, expected: Floats | None, a_norm: Floats) -> dict[str, float]:
-        """The metrics of `_inconsistency` for expected coefficients and norms of accumulation vectors, [N] each."""
-        if expected is None or not expected.any():
-            return {}
-        omega, optimum = surrogate_weights(expected, a_norm), self.experiment.optimum
-        metrics = {"inconsistency/chi2": chi2(self.experiment.world.population.weights, omega)}
-        if optimum is not None and optimum.of is not None and self.optimum is not None:
-            limit = torch.from_numpy(optimum.of(omega))
-            metrics["inconsistency/predicted_distance"] = distance_metrics(limit, self.optimum)["global/distance"]
+        if expected is self._surrogate[0] and system.a_norm is self._surrogate[1]:
+            return self._surrogate[2]
+        metrics, optimum = dict[str, float](), self.experiment.optimum
+        if expected is not None and expected.any():
+            omega = surrogate_weights(expected, system.a_norm)
+            metrics["inconsistency/chi2"] = chi2(self.experiment.world.population.weights, omega)
+            if optimum is not None and optimum.of is not None and self.optimum is not None:
+                limit = torch.from_numpy(optimum.of(omega))
+                metrics["inconsistency/predicted_distance"] = distance_metrics(limit, self.optimum)["global/distance"]
+        self._surrogate = expected, system.a_norm, metrics
         return metrics
 
 

@@ -38,6 +38,7 @@ class Planner:
         self.everyone = np.arange(experiment.world.count, dtype=np.int64)
         self.replayed = experiment.participation if isinstance(experiment.participation, Trace) else None
         self.samples_by_norm = experiment.algorithm.samples_by_norm and self.replayed is None
+        self.samples = overrides(experiment.algorithm, "probabilities")  # the method samples the clients itself
         self._graphs = GraphLines()
         self._ahead: Round | None = None
         self._systems: dict[int, SystemInfo] = {}  # of this round, and of the previous one, which is being measured
@@ -96,7 +97,7 @@ class Planner:
             return None, "with_replacement"
         drawn_for, p = self._drawn.pop(c.index, (None, None))
         if drawn_for is not server:
-            p = experiment.algorithm.probabilities(server, c) if self._samples() else None
+            p = experiment.algorithm.probabilities(server, c) if self.samples else None
         if p is not None:
             return c.size * p, "with_replacement"
         return experiment.participation.marginals(experiment.world, c.index), experiment.participation.law
@@ -134,7 +135,7 @@ class Planner:
             return Draw.once(self.system(r).available.nonzero()[0]), None
         if experiment.algorithm.full_participation(server, r):
             return Draw.once(self.everyone), None
-        p = experiment.algorithm.probabilities(server, self.system(r)) if self._samples() else None
+        p = experiment.algorithm.probabilities(server, self.system(r)) if self.samples else None
         if p is not None:
             if experiment.config.eval.inconsistency:  # which reads them once more
                 self._drawn = {k: drawn for k, drawn in self._drawn.items() if k == r - 1} | {r: (server, p)}
@@ -145,9 +146,6 @@ class Planner:
         """Draws `participation.size` clients for round r with replacement, from probabilities p [N] of the method."""
         assert isinstance(self.experiment.participation, Sampler)
         return self.experiment.participation.draw_from(p, r, self.experiment.world)
-
-    def _samples(self) -> bool:
-        return overrides(self.experiment.algorithm, "probabilities")
 
     def plan(self, r: int, server: ServerState) -> Round:
         """Plans round r: the sampled clients, their local steps, and the uploads that will be received.
@@ -172,7 +170,7 @@ class Planner:
     @cached_property
     def _depends_on_server(self) -> bool:
         algorithm = self.experiment.algorithm
-        by_method = self.samples_by_norm or self._samples() or overrides(algorithm, "full_participation")
+        by_method = self.samples_by_norm or self.samples or overrides(algorithm, "full_participation")
         return self.replayed is not None or by_method or overrides(algorithm, "step_length")
 
     def sample_by_norms(self, result: RoundResult, server: ServerState) -> RoundResult:

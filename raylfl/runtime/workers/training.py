@@ -82,20 +82,18 @@ class TrainingLog:
         of_objects = {name: as_number(name, value_of(metric)) for name, metric in self.objects.items()}
         for metric in self.objects.values():
             metric.reset()
-        return Deferred(lambda: self._reduced(numbers, of_objects))
 
-    def _reduced(
-        self, numbers: Mapping[str, tuple[Tensor, np.ndarray]], of_objects: Mapping[str, float]
-    ) -> dict[str, Floats]:
-        """`results`, from the values of all steps with the clients that logged them, and the metric objects' values."""
-        of_clients = {name: np.full(self.clients, np.nan) for name in dict.fromkeys([*self._reduce, *self.objects])}
-        for name, (values, owners) in numbers.items():
-            on_host = values.cpu().numpy()
-            for client in np.unique(owners):
-                of_clients[name][client] = REDUCE[self._reduce[name]](on_host[owners == client])
-        for name, value in of_objects.items():
-            of_clients[name][0] = value
-        return of_clients
+        def reduced() -> dict[str, Floats]:
+            of_clients = {name: np.full(self.clients, np.nan) for name in dict.fromkeys([*self._reduce, *self.objects])}
+            for name, (values, owners) in numbers.items():
+                on_host = values.cpu().numpy()
+                for client in np.unique(owners):
+                    of_clients[name][client] = REDUCE[self._reduce[name]](on_host[owners == client])
+            for name, value in of_objects.items():
+                of_clients[name][0] = value
+            return of_clients
+
+        return Deferred(reduced)
 
 
 class Training:
