@@ -113,8 +113,8 @@ def runs(lengths: Ints) -> tuple[Ints, Ints]:
     >>> [a.tolist() for a in runs(np.array([2, 3]))]
     [[0, 0, 1, 1, 1], [0, 1, 0, 1, 2]]
     """
-    owner = np.repeat(np.arange(len(lengths)), lengths)
-    return owner, np.arange(len(owner)) - (np.cumsum(lengths) - lengths)[owner]
+    owner = np.arange(len(lengths)).repeat(lengths)
+    return owner, np.arange(len(owner)) - (lengths.cumsum() - lengths)[owner]
 
 
 class CohortBatches:

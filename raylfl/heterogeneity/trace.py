@@ -110,7 +110,7 @@ def row_problem(row: Row) -> str | None:
     if not _whole([row["round"]], 0):
         return f"round is {row['round']!r}"
     lists = [row[key] for key in _ALIGNED]
-    if not all(isinstance(values, list) for values in lists) or len({len(values) for values in lists}) != 1:
+    if set(map(type, lists)) != {list} or len(set(map(len, lists))) != 1:
         return f"{', '.join(_ALIGNED)} are not lists of one length"
     if not _whole(row["cohort"], 0) or len(set(row["cohort"])) != len(row["cohort"]):
         return "cohort is not a list of distinct client ids"

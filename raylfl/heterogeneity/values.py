@@ -121,7 +121,7 @@ def _value(spec: object, key: str, interval: Interval) -> Form:
         hint = "or a list, or a mapping, in quotes: '{uniform: [lo, hi]}'" if isinstance(spec, str) else ""
         raise BadValue(key, got=spec, need=interval.text, hint=hint)
     value = float(spec)  # type: ignore[arg-type]
-    return Form(lambda query: np.full(len(query.clients), value))
+    return Form(lambda query: np.zeros(len(query.clients)) + value)
 
 
 def _list(spec: object, key: str, interval: Interval) -> Form:
@@ -329,7 +329,7 @@ class PerClient:
         Entry j depends on (seed, purpose, r, clients[j]) and the run's numbers of clients and rounds, not on the other
         entries of `clients`. top: the upper ends [C] of `uniform: [lo, null]`. Raises BadValue as `check` does.
         """
-        count, key = world.count, r if self.dynamic else ONCE
+        count, key = len(world.population.sizes), r if self.dynamic else ONCE
         self.form.fit(count)
         values = self.form.at(Query(world, self.purpose, r, key, clients, clients, count, top))
         if self.interval.integer:  # linspace and lognormal give values between whole numbers

@@ -60,6 +60,8 @@ def lines(numbers: Sequence[int]) -> str:
 
 def jsonable(value: Any) -> Any:
     """Converts a value and all values nested in it to plain Python objects; non-finite numbers become None."""
+    if value is None or isinstance(value, (int, str)):
+        return value
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, dict):

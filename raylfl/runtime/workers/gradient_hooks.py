@@ -36,8 +36,6 @@ class GradientHooks:
 
     def call(self, g: Tensor, optimizer: LocalOptimizer) -> None:
         """Calls the hooks with the gradient g [d] as `.grad` of the parameters; their changes are written into g."""
-        if not self.hooks:
-            return
         parameters, views = self.flat.parameters, self.flat.views(g)
         for p, own in zip(parameters, views, strict=True):
             p.grad = own

@@ -65,8 +65,8 @@ class TrainingLog:
 
         rows: the positions in the task of the clients that took the step.
         """
-        if values := self.step.take():
-            self._steps.append((list(rows), values))
+        if self.step.values:
+            self._steps.append((list(rows), self.step.take()))
 
     def results(self) -> Deferred[dict[str, Floats]]:
         """Name -> one number per client, float64 [C], nan for a client that did not log it; resets metric objects.
@@ -197,7 +197,8 @@ class LocalObserver(Observer):
             )
 
     def after_gradient(self, g: Tensor) -> None:
-        self.training.gradients.call(g[0], self.optimizer)
+        if self.training.gradients.hooks:
+            self.training.gradients.call(g[0], self.optimizer)
 
     def after_step(self, t: int, rows: Sequence[int], losses: Tensor) -> None:
         if self.training.hooks:
