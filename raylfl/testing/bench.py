@@ -128,7 +128,7 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
         return len(a) == len(b) and all(map(same, a, b))
     if dataclasses.is_dataclass(a) and type(a) is type(b):
-        return same(vars(a), vars(b))
+        return all(same(getattr(a, entry.name), getattr(b, entry.name)) for entry in dataclasses.fields(a))
     return bool(a == b)
 
 
