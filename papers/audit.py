@@ -30,9 +30,9 @@ DEPARTURES: dict[str, dict[str, Any]] = {
     MOMENTUM: {"algorithm.momentum": 0.9},
     MODEL: {"algorithm.variates": "model"},
     RECEIVED: {"algorithm.variate_divisor": "received"},
-    PAIR: {"algorithm.variates": "model", "algorithm.variate_divisor": "received"},
-    ALL: {"algorithm.momentum": 0.9, "algorithm.variates": "model", "algorithm.variate_divisor": "received"},
 }
+DEPARTURES[PAIR] = DEPARTURES[MODEL] | DEPARTURES[RECEIVED]
+DEPARTURES[ALL] = DEPARTURES[MOMENTUM] | DEPARTURES[PAIR]
 DEPARTED = (
     "the three departures of public code: a momentum of 0.9 in the local steps, applied to the raw gradient; control "
     "variates that start as the initial model instead of 0 ('variates from the model'); changes of the server's "
@@ -45,28 +45,14 @@ BOTH = (
 LINES = {PLAIN: "scaffold", MOMENTUM: "fedavgm", LONG: "fedacs", MODEL: "focus", RECEIVED: "fedaware"}
 LINES |= {PAIR: "fedau", ALL: "fedvarp", AVERAGE: "fedavg", AVERAGE_MOMENTUM: "mifa", PROX: "fedprox"}
 EARLY, LATE, START = 100, 300, "at the start"  # rounds
-SAME = (
-    f"after {EARLY} rounds SCAFFOLD is as far from the optimum with this momentum as with ten times the learning rate "
-    "(within a factor of 2)"
-)
-NEARER = (
-    "at the end it is more than 5 times nearer with ten times the learning rate than with momentum, so the longer step "
-    "is not the only cause"
-)
-FARTHER = (
-    "a server variate divided by the received clients leaves SCAFFOLD more than 10 times as far from the optimum at "
-    "the end"
-)
-LITTLE = "variates that start as the model, alone, change the distance at the end by less than a factor of 10"
 WIDE = (6.4, 3.2)  # inches: a panel below the long names of the lines
 SEEDS, SHORT = (0, 1, 2), partial(number, digits=2)
 
 
 def methods(rate: float, aggregate: str | None = None) -> Axis:
-    """The methods of the audit: SCAFFOLD as published, with departures, at ten times the rate; FedAvg; FedProx.
+    """SCAFFOLD as published, with departures, at ten times the rate; FedAvg with an aggregation rule; FedProx.
 
-    A momentum of 0.9 makes ten steps along one gradient. rate: the local learning rate of the others. aggregate:
-    FedAvg's rule of aggregation; None: its default.
+    A momentum of 0.9 makes ten steps along one gradient.
     """
     average = {"algorithm.name": "fedavg"} | ({"algorithm.aggregate": aggregate} if aggregate else {})
     named = {
@@ -107,19 +93,32 @@ class ScaffoldAudit(Lines):
         early, late = ({name: of[key] for name, of in values[""].items()} for key in ("early", "late"))
         late[START] = values[""][PLAIN]["start"]
 
-        def judge(text: str, holds: bool, *names: str, distances: Mapping[str, float] = late) -> Claim:
+        def judge(holds: bool, names: Sequence[str], text: str, distances: Mapping[str, float] = late) -> Claim:
             return Claim(text, holds, listing({name: distances[name] for name in names}, SHORT, ": ", "; "))
 
-        converges = "as published, SCAFFOLD converges with a tenth of the clients in each round"
-        stalls = "with a momentum of 0.9 in the local steps SCAFFOLD does not converge"
+        same = f"after {EARLY} rounds SCAFFOLD is as far from the optimum with this momentum as with ten times the "
+        same += "learning rate (within a factor of 2)"
+        nearer = (
+            "at the end it is more than 5 times nearer with ten times the learning rate than with momentum, so the "
+        )
+        farther = "a server variate divided by the received clients leaves SCAFFOLD more than 10 times as far from the "
+        little = "variates that start as the model, alone, change the distance at the end by less than a factor of 10"
         return [
-            judge(converges, late[PLAIN] < 1e-4, PLAIN),
-            judge(stalls, late[MOMENTUM] > 0.05, MOMENTUM, PLAIN),
-            judge(SAME, 0.5 < early[LONG] / early[MOMENTUM] < 2.0, MOMENTUM, LONG, distances=early),
-            judge(NEARER, late[LONG] < 0.2 * late[MOMENTUM], LONG, MOMENTUM),
-            judge(FARTHER, late[RECEIVED] > 10 * late[PLAIN], RECEIVED, PLAIN),
-            judge(f"{BOTH} lead away from the optimum", late[PAIR] > late[START], PAIR, START),
-            judge(LITTLE, 0.1 < late[MODEL] / late[PLAIN] < 10.0, MODEL, PLAIN),
+            judge(
+                late[PLAIN] < 1e-4,
+                [PLAIN],
+                "as published, SCAFFOLD converges with a tenth of the clients in each round",
+            ),
+            judge(
+                late[MOMENTUM] > 0.05,
+                [MOMENTUM, PLAIN],
+                "with a momentum of 0.9 in the local steps SCAFFOLD does not converge",
+            ),
+            judge(0.5 < early[LONG] / early[MOMENTUM] < 2.0, [MOMENTUM, LONG], same, early),
+            judge(late[LONG] < 0.2 * late[MOMENTUM], [LONG, MOMENTUM], nearer + "longer step is not the only cause"),
+            judge(late[RECEIVED] > 10 * late[PLAIN], [RECEIVED, PLAIN], farther + "optimum at the end"),
+            judge(late[PAIR] > late[START], [PAIR, START], f"{BOTH} lead away from the optimum"),
+            judge(0.1 < late[MODEL] / late[PLAIN] < 10.0, [MODEL, PLAIN], little),
         ]
 
 
@@ -135,12 +134,9 @@ def start_distance(config: Mapping[str, Any]) -> float:
 class NetworkAudit(Lines):
     """An audit with LeNet-5 on MNIST (at scale `smoke`: digits, 50 clients), under NIID-Bench's partitions.
 
-    A row of the table is one method or variant. Rows and seeds can be run and published one by one; a claim is judged
-    if all its rows have runs. A subclass without scales always has the sizes of the scale `smoke`, and all seeds.
-
     clients: the clients of a round in words; the heading has their data. gaps: text of a claim -> (a, b, low, high):
-    the final accuracies of rows a and b have low < a - b <= high; without b, a itself has. The accuracy of a setting
-    with a diverged run counts as 0.
+    the final accuracies of rows a and b have low < a - b <= high; without b, a itself has. It is judged if its rows
+    have runs. The accuracy of a setting with a diverged run counts as 0.
     """
 
     base: ClassVar[Sequence[str]] = ("reproduce/audit_network",)
@@ -163,16 +159,19 @@ class NetworkAudit(Lines):
     def claims(self, values: Values) -> list[Claim]:
         means = {name: of["accuracy"].mean for lines in values.values() for name, of in lines.items()}
         level = {name: mean if math.isfinite(mean) else 0.0 for name, mean in means.items()} | {"": 0.0}
-        claims = []
-        for text, (line, other, low, high) in self.gaps.items():
-            if {line, other} <= level.keys():
-                shown = {name: means[name] for name in (line, other) if name}
-                show = lambda mean: f"{100 * mean:.1f} %" if math.isfinite(mean) else "diverged"  # noqa: E731
-                evidence = listing(shown, show, ": ", "; ")
-                claims.append(Claim(text, low < level[line] - level[other] <= high, evidence))
-        return claims
+        shown = {name: f"{100 * mean:.1f} %" if math.isfinite(mean) else "diverged" for name, mean in means.items()}
+        return [
+            Claim(
+                text,
+                low < level[line] - level[other] <= high,
+                listing({name: shown[name] for name in (line, other) if name}, str, ": ", "; "),
+            )
+            for text, (line, other, low, high) in self.gaps.items()
+            if {line, other} <= level.keys()
+        ]
 
 
+COMPARED = (PLAIN, MOMENTUM, LONG, AVERAGE, AVERAGE_MOMENTUM)
 GUESS = (-1.0, 0.12)  # of ten classes
 STEPS = {
     "as published, SCAFFOLD is less than 2 points below FedAvg": (PLAIN, AVERAGE, -0.02, 1.0),
@@ -207,17 +206,10 @@ class ScaffoldAllClients(NetworkAudit):
     """The base of audits of SCAFFOLD in which all of ten clients take part in each round, with pixels in 0..1.
 
     The start of the control variates and their divisor then make no difference: momentum is the only departure left.
-    As in the public tables, a run has 50 rounds, and FedAvg weights clients by data size. The weight decay of 1e-5 of
-    the public tables is left out.
+    As in the public tables, a run has 50 rounds, and FedAvg weights clients by data size; the weight decay is left out.
     """
 
-    axes: ClassVar = {
-        "method": {
-            name: options
-            for name, options in methods(0.01, aggregate="weighted").items()
-            if name in (PLAIN, MOMENTUM, LONG, AVERAGE, AVERAGE_MOMENTUM)
-        }
-    }
+    axes: ClassVar = {"method": {k: options for k, options in methods(0.01, "weighted").items() if k in COMPARED}}
     options: ClassVar[dict[str, Any]] = {"num_clients": 10, "participation.size": 10, "rounds": 50, "eval.every": 1}
     smoke: ClassVar = NetworkAudit.smoke | {"checkpoint.every": 0}
     paper: ClassVar[dict[str, Any]] = {"checkpoint.every": 1, "data.init_args.mean": [0.0], "data.init_args.std": [1.0]}

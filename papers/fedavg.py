@@ -38,10 +38,9 @@ NEAR = 1.5  # factor between our rounds and the paper's that counts as agreement
 
 
 def row_of(point: Point, tried: Mapping[float, Mapping[int, float | None]]) -> dict[str, Any]:
-    """The row of a cell in the table: its rounds at the best learning rate, the paper's, and those at every rate.
+    """The row of a cell; tried: learning rate -> seed -> rounds to the target accuracy, None if it was not reached.
 
-    tried: learning rate -> seed -> rounds to the target accuracy, None if it was not reached. The best rate has the
-    fewest rounds on the first seed; `inside` says whether it is neither the smallest nor the largest of several.
+    The best rate has the fewest rounds on the first seed; inside: whether it is neither the smallest nor the largest.
     """
     first = min(seed for seeds in tried.values() for seed in seeds)
     reached = {lr: seeds[first] for lr, seeds in sorted(tried.items()) if first in seeds}
@@ -71,10 +70,11 @@ def crossing(run: RunRecord, target: float) -> float | None:
     if not (best >= target).any():
         return None
     first = int(np.argmax(best >= target))
-    if first == 0:
-        return float(rounds[0])
-    share = (target - best[first - 1]) / (best[first] - best[first - 1])
-    return float(rounds[first - 1] + share * (rounds[first] - rounds[first - 1]))
+    return (
+        float(np.interp(target, best[first - 1 : first + 1], rounds[first - 1 : first + 1]))
+        if first
+        else float(rounds[0])
+    )
 
 
 @EXPERIMENTS.register("fedavg/table1", paper="FedAvg (McMahan et al. 2017) table 1")
@@ -124,20 +124,16 @@ CAPTION = (
     "Rounds until the best test accuracy so far crosses the target, interpolated between rounds; mean ± std over "
     "seeds. C = 0 is one client. –: not within twice the paper's rounds."
 )
-COLUMNS = [
-    Column("fraction", "C", str, None, True),
-    Column("lr", "best lr tried", str, None, True),
-    Column("ours", "ours", cost_text, None, True),
-    Column("seeds", "seeds", str, None, True),
-    Column("paper", "paper", count_text, None, True),
-    Column("ratio", "ours / paper", ratio_text, None, True),
-    Column("fedlab", "FedLab, E = 5", count_text, None, True),
-    Column("tried", "lr: rounds"),
-]
+SHOWN = {"fraction": ("C", str), "lr": ("best lr tried", str), "ours": ("ours", cost_text), "seeds": ("seeds", str)}
+SHOWN |= {
+    "paper": ("paper", count_text),
+    "ratio": ("ours / paper", ratio_text),
+    "fedlab": ("FedLab, E = 5", count_text),
+}
+COLUMNS = [*(Column(key, head, show, None, True) for key, (head, show) in SHOWN.items()), Column("tried", "lr: rounds")]
 
 
 def claims(rows: Sequence[Mapping[str, Any]]) -> list[Claim]:
-    """The claims about rounds to the target, for each partition and pixel scaling; rows: of `row_of`."""
     out = []
     for heading in dict.fromkeys(row["block"] for row in rows):
         chosen = {f"C={row['fraction']}": row for row in rows if row["block"] == heading}
@@ -172,18 +168,18 @@ def claims(rows: Sequence[Mapping[str, Any]]) -> list[Claim]:
 
 
 def figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """The figure of rounds to the target over the fraction of clients, ours with the published numbers."""
     from papers import draw
 
-    panels: dict[str, dict[str, tuple[dict[float, Stat], dict[float, Stat]]]] = {}
-    for partition in PARTITIONS:
-        lines = panels[partition] = {name: ({}, {}) for name in LINES}
-        for point, ours in ((row["point"], row["ours"]) for row in rows if row["point"].partition == partition):
-            name = "pixels 0..1" if point.pixels == "0..1" else point.pixels
-            lines[name][0][FRACTIONS.index(point.fraction)] = ours
-        for name, published in (("paper", PAPER), ("FedLab", FEDLAB)):
-            numbers = (published[partition, fraction] for fraction in FRACTIONS)
-            lines[name][1].update((x, Stat(rounds, math.nan, 1, 1)) for x, rounds in enumerate(numbers))
+    panels: dict[str, dict[str, tuple[dict[float, Stat], dict[float, Stat]]]] = {
+        partition: {name: ({}, {}) for name in LINES} for partition in PARTITIONS
+    }
+    for row in rows:
+        point = row["point"]
+        name = "pixels 0..1" if point.pixels == "0..1" else point.pixels
+        panels[point.partition][name][0][FRACTIONS.index(point.fraction)] = row["ours"]
+    for name, published in (("paper", PAPER), ("FedLab", FEDLAB)):
+        for (partition, fraction), rounds in published.items():
+            panels[partition][name][1][FRACTIONS.index(fraction)] = Stat(rounds, math.nan, 1, 1)
     ticks = [f"{fraction:g}" for fraction in FRACTIONS]
     picture = draw.sweeps(panels, draw.styles(LINES), "rounds to the target", "fraction of clients C", ticks)
     for ax in picture.axes:

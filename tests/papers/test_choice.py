@@ -13,7 +13,7 @@ from papers.base import find
 from papers.choice import choice, plain
 from papers.estimate import estimate
 from papers.fedaware import METHODS
-from papers.focus_images import LINES
+from papers.focus import LINES
 from papers.ledger_rows import Enough, Lacking
 from papers.publish import _command
 from papers.run_cache import RunCache

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from papers.base import EXPERIMENTS, find
 from papers.choice import CellChoice
-from papers.fedacs_tables import METHODS, columns_of, gains
+from papers.fedacs import METHODS, columns_of, gains
 from papers.grid import Point
 from papers.run_cache import RunCache, config_digest, folder_name
 from papers.sfl_tables import Table3, Table11
@@ -45,7 +45,7 @@ PUBLISHED = {  # a number of the paper that must stand in the experiment's table
 
 @pytest.mark.parametrize(("name", "scale"), CASES)
 def test_an_experiment_has_valid_settings_tables_claims_and_figures(name, scale, tmp_path, monkeypatch):
-    monkeypatch.setattr("papers.focus_images.logs", dict)  # the authors' logs are not in the repository
+    monkeypatch.setattr("papers.focus.logs", dict)  # the authors' logs are not in the repository
     cache = DryCache(tmp_path, scale)
     findings = find(name).run(cache)
     assert findings.figures

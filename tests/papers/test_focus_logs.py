@@ -9,7 +9,7 @@ import pytest
 
 from papers.base import find
 from papers.choice import choice
-from papers.focus_images import DIVISOR, DROPOUT, PUBLISHED, SEQUENCE, SHARED, logs
+from papers.focus import DIVISOR, DROPOUT, PUBLISHED, SEQUENCE, SHARED, logs
 from raylfl.errors import DataMissing
 from tests.papers.caches import DryCache
 

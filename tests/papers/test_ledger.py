@@ -262,7 +262,7 @@ def test_the_committed_tables_and_verdicts_are_those_of_the_ledger(folder, tmp_p
 
 
 def test_an_experiment_of_few_points_a_run_finds_in_the_rows_what_it_finds_in_the_runs(monkeypatch):
-    monkeypatch.setattr("papers.focus_images.logs", dict)
+    monkeypatch.setattr("papers.focus.logs", dict)
     rows = ledger.read(ROOT / "results/focus/fig9-start")
     (table,) = find("focus/fig9-start").run(LedgerRows(find("focus/fig9-start"), rows)).tables
     assert len(table.rows) == len(rows) > 0
