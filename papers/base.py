@@ -1,16 +1,17 @@
 """The interface of an experiment, which reproduces one figure or table of a paper.
 
 A `PaperResult` gets the runs of its settings from the `RunCache` and returns `Findings`: tables with our numbers beside
-the published ones, a verdict on each of the paper's claims, and figures. Each module of this package registers the
-results of one paper.
+the published ones, a verdict on each of the paper's claims, and figures.
 """
 
 from __future__ import annotations
 
+import fnmatch
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from raylfl.components.registry import Registry
 from raylfl.errors import BadConfig, did_you_mean
@@ -30,8 +31,8 @@ SCALES = ("smoke", "paper")
 class Claim:
     """A claim of the paper and the verdict on it.
 
-    holds: whether the claim holds; None if the runs do not decide it. evidence: our numbers behind the verdict. remark:
-    an explanation of a claim that does not hold. published: the paper's numbers, if the claim has some.
+    holds: None if the runs do not decide it. evidence: our numbers. remark: why the claim does not hold. published: the
+    paper's numbers.
     """
 
     text: str
@@ -42,22 +43,17 @@ class Claim:
 
     @property
     def ours(self) -> str:
-        """The evidence with the remark."""
         return self.evidence + (f" ({self.remark})" if self.remark else "")
 
     @property
     def result(self) -> str:
-        """The evidence with the paper's numbers and the remark."""
         published = f"; published: {self.published}" if self.published else ""
         return self.evidence + published + self.ours.removeprefix(self.evidence)
 
 
 @dataclass(frozen=True)
 class Findings:
-    """The outcome of an experiment: tables, claims, figures and notes.
-
-    figures: file name without ending -> figure. notes: remarks for the reader.
-    """
+    """The outcome of an experiment; figures: file name without ending -> figure."""
 
     tables: Sequence[ReportTable] = ()
     claims: Sequence[Claim] = ()
@@ -68,9 +64,8 @@ class Findings:
 class PaperResult(ABC):
     """An experiment: a figure or table of a paper; the first line of a subclass's docstring is its summary.
 
-    scales: the scales at which it can be run, `smoke` and `paper`; empty if it is small and has one size only. choices:
-    the keys by which `--only` selects cells of the table. shares: the name of the folder of its runs, if other
-    experiments use the same runs. time: the estimated time of the whole experiment in words, if it is long.
+    scales: at which it can be run; empty if it has one size only. choices: the keys by which `--only` selects cells.
+    shares: the name of the folder of its runs, if other experiments use them. time: of the whole experiment, if long.
     """
 
     scales: ClassVar[tuple[str, ...]] = ()
@@ -80,17 +75,14 @@ class PaperResult(ABC):
 
     @abstractmethod
     def run(self, cache: RunCache) -> Findings:
-        """Make the missing runs and compare all runs with the paper.
-
-        Raises BadConfig for a wrong config or choice, and DataMissing if data are missing, before a run starts.
-        """
+        """Make the missing runs and compare all runs with the paper; a wrong choice is refused before a run starts."""
 
     def whole(self) -> int | None:
-        """The number of runs of the whole experiment at scale `paper`; None if it cannot be published in part."""
+        """The number of runs at scale `paper`; None if the experiment cannot be published in part."""
         return None
 
     def missing(self, rows: Sequence[Row]) -> list[str]:
-        """The parts of the whole experiment that are missing in the ledger's rows, as phrases; empty if none is."""
+        """The parts of the whole experiment that the ledger's rows lack, as phrases."""
         return []
 
 
@@ -101,3 +93,42 @@ def find(name: str) -> PaperResult:
         hint = did_you_mean(name, names, "`raylfl reproduce --list` shows all names")
         raise BadConfig(f"no experiment {name}; {hint}")
     return EXPERIMENTS.get(name).cls()
+
+
+@dataclass(frozen=True)
+class CellChoice:
+    """A selection of cells; patterns: key -> patterns, one of which the text of its value (`plain`) matches."""
+
+    patterns: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def keeps(self, **cell: Any) -> bool:
+        return all(self._matches(key, plain(cell[key])) for key in self.patterns if key in cell)
+
+    def _matches(self, key: str, value: str) -> bool:
+        return any(fnmatch.fnmatchcase(value, pattern) for pattern in self.patterns[key])
+
+    def check(self, cells: Iterable[Mapping[str, Any]]) -> None:
+        """Raise BadConfig if some key's patterns match none of the cells' values."""
+        cells = list(cells)
+        for key in self.patterns:
+            values = dict.fromkeys(plain(cell[key]) for cell in cells if key in cell)
+            if values and not any(self._matches(key, value) for value in values):
+                raise BadConfig(f"--only {key}={','.join(self.patterns[key])}: no cell; there are {', '.join(values)}")
+
+
+def choice(words: Sequence[str], keys: Sequence[str], name: str) -> CellChoice:
+    """The selection by words `key=value,value`. Raises BadConfig for a key that is none of `keys`."""
+    patterns: dict[str, list[str]] = {}
+    for word in words:
+        key, equals, values = word.partition("=")
+        if not equals or key not in keys:
+            choices = ", ".join(keys) or "nothing: its settings belong together"
+            raise BadConfig(f"--only {word}: {name} needs key=value,value; its keys: {choices}")
+        patterns.setdefault(key, []).extend(value.strip().lower() for value in values.split(","))
+    return CellChoice(patterns)
+
+
+def plain(value: Any) -> str:
+    """A value as text for `--only`: `MNIST, LeNet-5` is mnist-lenet-5, 0.1 is 0.1, None is none."""
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")

@@ -9,7 +9,6 @@ decided in an hour. An experiment that has an open claim in the ledger counts as
 """
 
 import gzip
-import json
 import math
 import os
 import signal
@@ -27,7 +26,7 @@ from papers.base import EXPERIMENTS, find
 from papers.command import place
 from papers.estimate import hours, work
 from papers.grid import Grid
-from papers.ledger import folders, read
+from papers.ledger import folders, read, verdicts
 from papers.ledger_rows import Enough, Lacking
 from papers.run_cache import LINE_SECONDS, check_data
 from raylfl.config.groups.records import LoggingConfig
@@ -52,7 +51,7 @@ LEFT_OUT = ("report", "loggers")  # folders of a run that are made again from it
 
 
 class Experiment(NamedTuple):
-    """An experiment that lacks runs: its name, its cache, and the work of what it lacks, in local steps."""
+    """An experiment that lacks runs; steps: the work of what it lacks."""
 
     name: str
     cache: Lacking
@@ -71,11 +70,9 @@ def campaign(
 ) -> None:
     """Makes missing runs for some minutes, then writes the unpublished runs to a file.
 
-    names: experiments; none: all. overrides: `key=value` of every run. jobs: runs at the same time; None: as many as
-    there is room for. take: the file of another campaign, whose runs go on here. save: the file to write. estimate:
-    only say what the minutes would bring, from short runs of each kind. results: the ledger. Raises BadConfig for an
-    unknown experiment, a damaged file, and a file that cannot be written; a line names experiments whose data are
-    missing.
+    names: experiments; none: all. jobs: runs at the same time; None: as many as there is room for. take: the file of
+    another campaign, whose runs go on here. save: the file to write. estimate: only say what the minutes would bring.
+    results: the ledger. Raises BadConfig for an unknown experiment, and a file that is damaged or cannot be written.
     """
     if not (math.isfinite(minutes) and minutes >= 0):
         raise BadConfig(f"--minutes {minutes:g}: it must be a number of minutes, 0 or more")
@@ -83,29 +80,28 @@ def campaign(
         raise BadConfig(f"--save {save}: it must be a file in a folder that exists and can be written")
     root = LoggingConfig().folder / "reproduce"
     end = time.monotonic() + 60 * minutes
-    grids = grids_of(names)
+    experiments = {name: find(name) for name in names or EXPERIMENTS.names()}
+    grids = {name: experiment for name, experiment in experiments.items() if isinstance(experiment, Grid)}
+    if others := [name for name in names if name not in grids]:
+        name = others[0]
+        raise BadConfig(f"--campaign {name}: it has no runs to spread; `raylfl reproduce {name}` makes all of it")
     if take is not None:
         say(f"taken    {take_up(take, root)} runs of {take}")
     try:
         with sigterm_interrupts(), stop_after(end - time.monotonic() - (STOPPING if minutes > 1 else 0)):
             if estimate:
                 return _estimate(lacking(grids, results, overrides), minutes, jobs)
-            while _make(lacking(grids, results, overrides), jobs):  # searches and further seeds follow
-                pass
+            made = 1
+            while made:  # searches and further seeds follow
+                made, lacks = 0, lacking(grids, results, overrides)
+                plans = (run for experiment in lacks for run in _plans(experiment, announced=True))
+                while batch := {run.path: run for run in islice(plans, BATCH)}:
+                    complete(list(batch.values()), jobs, seconds=LINE_SECONDS, shared=True)
+                    made += len(batch)
     finally:
         if save is not None and not estimate:
             pack(save, root, results)
     return None
-
-
-def grids_of(names: Sequence[str]) -> dict[str, Grid]:
-    """The experiments of these names, none: all that have runs of their own. Raises BadConfig for any other name."""
-    experiments = {name: find(name) for name in names or EXPERIMENTS.names()}
-    grids = {name: experiment for name, experiment in experiments.items() if isinstance(experiment, Grid)}
-    for name in names:
-        if name not in grids:
-            raise BadConfig(f"--campaign {name}: it has no runs to spread; `raylfl reproduce {name}` makes all of it")
-    return grids
 
 
 def lacking(grids: dict[str, Grid], results: Path, overrides: Sequence[str]) -> list[Experiment]:
@@ -123,30 +119,14 @@ def lacking(grids: dict[str, Grid], results: Path, overrides: Sequence[str]) -> 
         if cache.missing:
             ends = [cache.config_of(*cache.missing[k]) for k in (0, -1)]
             steps = len(cache.missing) * sum(config["rounds"] * work(config) for config in ends) / 2
-            experiments.append(Experiment(name, cache, steps / (2 if _is_open(results / name) else 1)))
+            is_open = any(claim.holds is None for claim in verdicts(results / name)[0])
+            experiments.append(Experiment(name, cache, steps / (2 if is_open else 1)))
     interrupted = {e.name for e in experiments if any(e.cache.begun(*run) for run in e.cache.missing)}
     return sorted(experiments, key=lambda e: (e.name not in interrupted, e.steps))
 
 
-def _is_open(folder: Path) -> bool:
-    path = folder / "verdicts.json"
-    return path.is_file() and any(c["holds"] is None for c in json.loads(path.read_text(encoding="utf-8"))["claims"])
-
-
-def _make(experiments: Sequence[Experiment], jobs: int | None) -> int:
-    """Makes the runs that the experiments lack now, BATCH at a time; returns their number."""
-    plans, count = (run for experiment in experiments for run in _plans(experiment, announced=True)), 0
-    while batch := {run.path: run for run in islice(plans, BATCH)}:
-        complete(list(batch.values()), jobs, seconds=LINE_SECONDS, shared=True)
-        count += len(batch)
-    return count
-
-
 def _plans(experiment: Experiment, announced: bool = False) -> Iterator[PlannedRun]:
-    """The experiment's missing runs whose data are here, in order; a line names data that are not.
-
-    announced: whether a line says how many runs are missing, before the first of them.
-    """
+    """The experiment's missing runs whose data are here; announced: whether a line says how many are missing."""
     here: dict[str, bool] = {}
     for run in experiment.cache.plans():
         data = canonical(run.config["data"])
@@ -209,10 +189,7 @@ def stop_after(seconds: float) -> Iterator[None]:
 
 
 def pack(path: Path, root: Path, results: Path) -> None:
-    """Writes the runs below `root` that the ledger lacks to a tar file of at most LARGEST bytes.
-
-    Whole runs come before interrupted ones, and smaller ones before larger ones; a line names those without room.
-    """
+    """Writes the runs below `root` that the ledger lacks to a tar file of at most LARGEST bytes, whole ones first."""
     published = {f"-s{row.seed}-{row.digest}" for folder in folders(results).values() for row in read(folder)}
     runs = {run: list(_files(run)) for run in _runs_below(root)}
     new = [run for run in runs if not (is_complete(run) and run.name[run.name.rfind("-s") :] in published)]
@@ -245,9 +222,8 @@ def _files(run: Path) -> Iterator[Path]:
 def take_up(path: Path, root: Path) -> int:
     """Moves the runs of a campaign's file below `root`; returns their number.
 
-    A run that is here as well stays unless the file's is whole, or has more rounds; a line names one that a process
-    is making. Raises BadConfig for a file that is no campaign's: something else than regular files of runs, a path
-    outside, or more than UNPACKED bytes.
+    A run that is here as well stays unless the file's is whole, or has more rounds. Raises BadConfig for a file that is
+    no campaign's: something else than regular files of runs, a path outside, or more than UNPACKED bytes.
     """
     root.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=root, prefix=".take-") as folder:
@@ -274,7 +250,6 @@ def take_up(path: Path, root: Path) -> int:
 
 
 def _unpack(path: Path, folder: Path) -> None:
-    """Unpacks a campaign's file into a folder; raises BadConfig for other entries than small regular files."""
     plain = folder / "plain.tar"
     with gzip.open(path) as packed, plain.open("wb") as file:
         while part := packed.read(MEBIBYTE):
@@ -289,7 +264,6 @@ def _unpack(path: Path, folder: Path) -> None:
 
 
 def _runs_below(root: Path) -> list[Path]:
-    """The folders of runs below `root`, none within another, nor in what an earlier `take_up` has left."""
     try:
         return [run for run in find_runs(root) if run.parent.name == "runs"]
     except BadValue:  # no runs
@@ -297,5 +271,4 @@ def _runs_below(root: Path) -> list[Path]:
 
 
 def _progress(run: Path) -> tuple[bool, int]:
-    """Whether a run is complete, and its number of rounds; (False, -1) if there is none."""
     return is_complete(run), len(read_rows(run / "metrics.jsonl").rows) if is_run(run) else -1

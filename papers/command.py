@@ -1,26 +1,20 @@
 """The command `raylfl reproduce`: runs experiments by name, and prints and writes their findings."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from papers.base import EXPERIMENTS, Findings, PaperResult, find
-from papers.choice import choice
+from papers.base import EXPERIMENTS, Findings, PaperResult, choice, find
 from raylfl.config.groups.records import LoggingConfig
 from raylfl.python.console import console, say, shown
 from raylfl.report.render import to_csv, to_markdown, to_rich
 from raylfl.runtime.records.storage import Storage
-
-if TYPE_CHECKING:
-    from papers.ledger_rows import Lacking
 
 VERDICTS = {True: "[green]yes[/]", False: "[bold red]NO[/]", None: "[yellow]?[/]"}  # rich markup
 WIDTH = 160  # characters per line without a terminal, wide enough for every table
@@ -40,11 +34,9 @@ def reproduce(
 ) -> None:
     """Carry out the experiments one by one; runs and findings are written to runs/reproduce/NAME[/SCALE].
 
-    scale: `smoke` (small, in minutes) or `paper`. overrides: `key=value` for the config of every run. only:
-    `key=value,value`, the cells to run. jobs: the number of runs at the same time; None: as many as there is room for.
-    estimate: only estimate how long the runs take. Raises BadConfig for an unknown name before anything is run.
+    overrides: `key=value` for the config of every run. only: `key=value,value`, the cells to run. jobs: the number of
+    runs at the same time; None: as many as there is room for. estimate: only estimate how long the runs take.
     """
-    from papers.ledger_rows import Lacking
     from papers.run_cache import RunCache, url_of
 
     experiments = {name: find(name) for name in names}
@@ -55,7 +47,7 @@ def reproduce(
         runs = place(experiment.shares or name, experiment, scale)
         options = (folder, scale, overrides, jobs, choices[name], runs)
         if estimate:
-            _estimate(experiment, Lacking(experiment, (), *options))
+            _estimate(experiment, options)
             continue
         findings = experiment.run(RunCache(*options))
         notes = [*findings.notes, *([SMOKE_NOTE] if experiment.scales and scale == "smoke" else [])]
@@ -74,11 +66,12 @@ def place(name: str, experiment: PaperResult, scale: str) -> Path:
     return folder / scale if experiment.scales else folder
 
 
-def _estimate(experiment: PaperResult, cache: Lacking) -> None:
+def _estimate(experiment: PaperResult, options: Sequence[Any]) -> None:
     from papers.estimate import estimate
-    from papers.ledger_rows import Enough
+    from papers.ledger_rows import Enough, Lacking
     from raylfl.execution.executor import room
 
+    cache = Lacking(experiment, (), *options)
     with suppress(Enough):
         experiment.run(cache)
     if not (runs := list(cache.plans())):
@@ -91,7 +84,6 @@ def _estimate(experiment: PaperResult, cache: Lacking) -> None:
 
 
 def show(findings: Findings, notes: Sequence[str]) -> None:
-    """Print the tables, a verdict on each claim, and the notes."""
     out = console(width=None if sys.stdout.isatty() else WIDTH)
     for table in findings.tables:
         out.print(to_rich(table))
@@ -108,7 +100,7 @@ def show(findings: Findings, notes: Sequence[str]) -> None:
 
 
 def write(folder: Path, findings: Findings, notes: Sequence[str], dpi: int = 200) -> list[Path]:
-    """Write figures (PNG), tables (Markdown, CSV) and verdicts.json; returns the paths of figures and verdicts."""
+    """Write tables, figures and verdicts.json; returns the paths of figures and verdicts."""
     folder.mkdir(parents=True, exist_ok=True)
     for table in findings.tables:
         (folder / f"{table.name}.md").write_text(f"{table.caption}\n\n{to_markdown(table)}", encoding="utf-8")
@@ -117,15 +109,12 @@ def write(folder: Path, findings: Findings, notes: Sequence[str], dpi: int = 200
     content = {"claims": claims, "notes": list(notes)}
     verdicts = folder / "verdicts.json"
     verdicts.write_text(json.dumps(content, indent=2, ensure_ascii=False, default=bool) + "\n", encoding="utf-8")
-    paths = []
     for stem, figure in findings.figures.items():
         figure.savefig(folder / f"{stem}.png", dpi=dpi)
-        paths.append(folder / f"{stem}.png")
-    return [*paths, verdicts]
+    return [*(folder / f"{stem}.png" for stem in findings.figures), verdicts]
 
 
 def list_experiments() -> None:
-    """Print the names of all experiments with their summaries, papers and scales."""
     table = RichTable(box=None, show_header=False, pad_edge=False)
     for style in ("bold", "", "dim", "dim"):
         table.add_column(style=style, no_wrap=bool(style))

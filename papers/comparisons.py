@@ -34,7 +34,7 @@ def page_name(name: str) -> str:
 
 
 def check_name(name: str, results: Path) -> None:
-    """Raise BadConfig unless a comparison can have this name: it looks like no experiment, and its page is free."""
+    """Raise BadConfig unless a comparison can have this name, and its page is free."""
     groups = {experiment.partition("/")[0] for experiment in EXPERIMENTS.names()}
     if name.partition("/")[0] in groups:
         find(name)
@@ -50,7 +50,7 @@ def check_name(name: str, results: Path) -> None:
 
 
 def row_of(run: RunRecord) -> Row:
-    """The row of a run, with its final metrics as measures. Raises BadConfig as `check_complete` does."""
+    """The row of a complete run, with its final metrics as measures."""
     check_complete(run)
     cell = _cell_of(run.config) | ({"metrics": run.directions} if run.directions else {})
     final = {
@@ -62,20 +62,20 @@ def row_of(run: RunRecord) -> Row:
 
 
 def _cell_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The decisive keys of a config, with the name of its data's folder or file, which may be elsewhere."""
+    """The decisive keys of a config, with the name of its data's folder or file only."""
     resolved = load_config(config).resolved
     path = resolved["data"].get("init_args", {}).get("path")
     return decisive(resolved) | ({"data.init_args.path": Path(path).name} if isinstance(path, str) else {})
 
 
 def rows_of_comparison(folder: Path) -> list[Row]:
-    """The rows of a comparison; their cells have the defaults of options that are newer than a row."""
+    """The rows of a comparison, with the defaults of options that are newer than a row."""
     rows = (replace(row, cell=_complete_cell(row.cell)) for row in read(folder))
     return list({row.key: row for row in rows}.values())
 
 
 def _complete_cell(cell: dict[str, Any]) -> dict[str, Any]:
-    """A cell with the defaults of newer options; the cell itself if loading fails or would import a user's class."""
+    """The cell with the defaults of newer options, unless loading fails or would import a user's class."""
     classes = {key: str(value) for key, value in cell.items() if key.endswith(("class_path", ".name")) and value}
     for key, value in classes.items():
         if "." in value and (value.startswith("__main__.") or key not in ("model.class_path", "data.class_path")):
@@ -87,7 +87,6 @@ def _complete_cell(cell: dict[str, Any]) -> dict[str, Any]:
 
 
 def groups_of(rows: Sequence[Row]) -> list[Group]:
-    """The settings of a comparison, each with its runs on all seeds."""
     runs = []
     for number, each in enumerate(rows):
         run = run_of(each, set_keys({}, each.cell), str(number))
@@ -109,5 +108,4 @@ def tables_of(rows: Sequence[Row]) -> list[tables.ReportTable]:
     """The tables of a comparison's page: mean ± std of each setting, and the keys that all settings share."""
     groups = groups_of(rows)
     metric = main_metric([run for group in groups for run in group.runs])
-    summary = tables.summary(facets(groups), metric, last=default_last(groups), target=None)
-    return [summary, tables.common(groups)]
+    return [tables.summary(facets(groups), metric, last=default_last(groups), target=None), tables.common(groups)]

@@ -25,11 +25,10 @@ HOLLOW: dict[str, Any] = {"dashes": (3, 2), "markerfacecolor": "white", "markere
 class Plot:
     """One panel of a figure: curves of a metric.
 
-    lines: name of a curve -> its runs. axis: the x axis, a key of `derived.AXES`. band: the range drawn around a curve,
-    `minmax` or `std` over seeds. window: the number of measured values in the moving average. limits: lower and upper
-    limit of y (None: from the data); smaller values are drawn at the lower limit. right: upper limit of x. start: the
-    metric's value before round 0, if known. factors: name of a curve -> factor of its costs on the x axis. logs: name
-    of a curve -> the authors' log, pairs (round from 0, value), drawn dashed in the curve's colour.
+    lines: name of a curve -> its runs. axis: the x axis, a key of `derived.AXES`. band: around a curve, `minmax` or
+    `std` over seeds. window: the number of values in the moving average. limits: of y; smaller values are drawn at the
+    lower one. right: upper limit of x. start: the metric's value before round 0, if known. factors: name of a curve ->
+    factor of its costs on the x axis. logs: name of a curve -> the authors' log, pairs (round from 0, value), dashed.
     """
 
     heading: str
@@ -46,7 +45,7 @@ class Plot:
 
 
 def curves(plots: Sequence[Plot], styles: Mapping[str, Line], size: tuple[float, float] = PANEL) -> Figure:
-    """A figure of the panels under one legend, which has the order of `styles`; size: of a panel in inches."""
+    """A figure of the panels under one legend, in the order of `styles`."""
     panels = [Panel(plot.heading, partial(_draw, plot=plot, looks=styles), size, plot.heading) for plot in plots]
     shown = {name for plot in plots for name in plot.lines}
     legend = [(name, line) for name, line in styles.items() if name in shown]
@@ -56,11 +55,7 @@ def curves(plots: Sequence[Plot], styles: Mapping[str, Line], size: tuple[float,
 
 
 def styles(methods: Mapping[str, str]) -> dict[str, Line]:
-    """Name of a curve -> the line style of its method, as `method_styles` chooses it.
-
-    methods: name of a curve -> its method. A form of another one, such as `fedaware, normalised`, has that one's colour
-    with other dashes and another marker.
-    """
+    """Name of a curve -> the style of its method; that of a form, such as `fedaware, normalised`, has its colour."""
     forms = {method: method.partition(", ")[0] for method in methods.values()}
     looks = method_styles([method for method, first in forms.items() if method == first or first not in forms])
     for method, first in forms.items():
@@ -87,7 +82,6 @@ def _draw(ax: Axes, plot: Plot, looks: Mapping[str, Line]) -> None:
 
 
 def _adjust(item: Curve, factor: float, bottom: float | None, start: float | None) -> Curve:
-    """The curve with its costs multiplied by `factor`, its values at least `bottom`, and `start` as first value."""
     first = [] if start is None else [start]
     floor = -np.inf if bottom is None else bottom
     x = np.concatenate([[0.0] * len(first), item.x * factor])
@@ -104,8 +98,8 @@ def sweeps(
 ) -> Figure:
     """A figure of a metric over a tuned option: our results filled and solid, published ones hollow and dashed.
 
-    panels: heading -> method -> (ours, published), each a map from the option's value to the statistic. label: of the
-    x axis, which is logarithmic. ticks: the texts of the values 0, 1, 2, ... if these are positions on a linear axis.
+    panels: heading -> method -> (ours, published), by value of the option. label: of the x axis, which is logarithmic.
+    ticks: the texts of the values 0, 1, 2, ... if these are positions on a linear axis.
     """
     factor = 100 if is_percent(metric) else 1
 

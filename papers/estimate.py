@@ -21,10 +21,9 @@ SHORT = 10.0  # seconds after which a short run ends, but not before its second 
 def estimate(configs: Sequence[dict[str, Any]], jobs: int) -> Iterator[str]:
     """Yield a line with the expected hours for each kind of run, as soon as it is measured, then a line for all runs.
 
-    Runs are of one kind if they have the same data, model, method, clients, participation and runtime. For each kind,
-    the run with the least local work, and of those the one with the smallest learning rate, is measured for a few
-    rounds. The time of the others is assumed to be proportional to their local steps or epochs, which is slightly too
-    long. A kind whose measured run diverges counts as no time. jobs: the number of runs at the same time.
+    Runs are of one kind if they have the same data, model, method, clients, participation and runtime. Of each kind,
+    the run with the least local work and the smallest learning rate is measured for a few rounds, no time if it
+    diverges; the time of the others is assumed to be proportional to their local steps or epochs.
     """
     total = 0.0
     for expected, line in hours(configs):
@@ -37,10 +36,13 @@ def estimate(configs: Sequence[dict[str, Any]], jobs: int) -> Iterator[str]:
 
 
 def hours(configs: Sequence[dict[str, Any]]) -> Iterator[tuple[float, str]]:
-    """Yield the expected hours of each kind of run, see `estimate`, and a line with them."""
+    """Yield the expected hours of each kind of run, and a line with them."""
     kinds: dict[str, list[dict[str, Any]]] = {}
     for config in configs:
-        kinds.setdefault(canonical(_kind(config)), []).append(config)
+        kind = {key: config[key] for key in ("data", "model", "algorithm", "num_clients", "participation", "runtime")}
+        unit, amount = _local_work(config)
+        kind[unit] = None if isinstance(amount, (int, float)) else amount
+        kinds.setdefault(canonical(kind), []).append(config)
     for of_kind in kinds.values():
         least = min(of_kind, key=lambda config: (work(config), config["local"]["lr"]))
         try:
@@ -53,7 +55,7 @@ def hours(configs: Sequence[dict[str, Any]]) -> Iterator[tuple[float, str]]:
 
 
 class _Clock(Callback):
-    """A callback that records the seconds of each round and ends the run after two rounds and `SHORT` seconds."""
+    """Records the seconds of each round, and ends the run after two rounds and `SHORT` seconds."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -63,14 +65,8 @@ class _Clock(Callback):
         return round > 0 and sum(self.seconds) > SHORT
 
 
-def _kind(config: dict[str, Any]) -> dict[str, Any]:
-    kind = {key: config[key] for key in ("data", "model", "algorithm", "num_clients", "participation", "runtime")}
-    unit, amount = _local_work(config)
-    return kind | {unit: None if isinstance(amount, (int, float)) else amount}
-
-
 def _local_work(config: dict[str, Any]) -> tuple[str, Any]:
-    """The unit of local work (`steps` or `epochs`), and its amount: a number, or a specification by client."""
+    """The unit of local work and its amount: a number, or a specification by client."""
     unit = "epochs" if config["local"]["epochs"] is not None else "steps"
     return unit, config["local"][unit]
 
@@ -82,7 +78,7 @@ def work(config: dict[str, Any]) -> float:
 
 
 def _per_round(config: dict[str, Any]) -> float:
-    """Seconds per round, measured by a short run that evaluates every second round."""
+    """Seconds per round of a short run that evaluates every second round."""
     short, clock = copy.deepcopy(config), _Clock()
     every = max(int(config["eval"]["every"]), 1)
     short["rounds"], short["checkpoint"]["every"], short["eval"]["every"] = max(2, min(every, 24)), 0, 2

@@ -124,7 +124,12 @@ CAPTION = (
     "Rounds until the best test accuracy so far crosses the target, interpolated between rounds; mean ± std over "
     "seeds. C = 0 is one client. –: not within twice the paper's rounds."
 )
-SHOWN = {"fraction": ("C", str), "lr": ("best lr tried", str), "ours": ("ours", cost_text), "seeds": ("seeds", str)}
+SHOWN: dict[str, tuple[str, Any]] = {
+    "fraction": ("C", str),
+    "lr": ("best lr tried", str),
+    "ours": ("ours", cost_text),
+    "seeds": ("seeds", str),
+}
 SHOWN |= {
     "paper": ("paper", count_text),
     "ratio": ("ours / paper", ratio_text),

@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from papers.base import EXPERIMENTS, Claim
-from papers.choice import plain
+from papers.base import EXPERIMENTS, Claim, plain
 from papers.grid import Axis, Grid, Point, nest
 from papers.ledger import Row
 from papers.lines import Lines, Values

@@ -7,7 +7,7 @@ from typing import Any
 from papers.base import EXPERIMENTS
 from papers.comparisons import rows_of_comparison
 from papers.grid import Grid
-from papers.ledger import Row, folders, last_value, read
+from papers.ledger import folders, last_value, read
 from papers.ledger_rows import key_of
 from raylfl.errors import BadConfig, did_you_mean
 
@@ -28,24 +28,15 @@ def rows_of(results: Path, name: str | None) -> list[dict[str, Any]]:
         grid: Any = EXPERIMENTS.get(ledger).cls() if ledger in experiments else None
         points = {key_of(grid.cell(p), 0): p for p in grid.points("paper")} if isinstance(grid, Grid) else {}
         for row in rows_of_comparison(ledgers[ledger]) if grid is None else read(ledgers[ledger]):
-            point = points.get(key_of(row.cell, 0))
+            point, facts = points.get(key_of(row.cell, 0)), vars(row)
             metric, value, published = grid.headline(point, row) if point else (row.metric, last_value(row), None)
-            numbers = {"metric": metric, "value": value, "published": published}
-            records.append({"experiment": ledger, **row.cell, "seed": row.seed, **numbers, **_facts(row, dates)})
+            record = {"experiment": ledger, **row.cell, "seed": row.seed}
+            record |= {"metric": metric, "value": value, "published": published}
+            record |= {key: facts[key] for key in ("rounds", "diverged", "seconds")} | row.machine | row.versions
+            record |= {"commit": row.commit, "commit_date": dates.get(row.commit or "")}
+            record |= {key: facts[key] for key in ("params_sha256", "digest", "command")}
+            records.append(record | {f"measure/{name}": value for name, value in row.measures.items()})
     return records
-
-
-def _facts(row: Row, dates: dict[str, str]) -> dict[str, Any]:
-    """The columns of a row that say how the run went, and where."""
-    return {
-        **{key: getattr(row, key) for key in ("rounds", "diverged", "seconds")},
-        **row.machine,
-        **row.versions,
-        "commit": row.commit,
-        "commit_date": dates.get(row.commit or ""),
-        **{key: getattr(row, key) for key in ("params_sha256", "digest", "command")},
-        **{f"measure/{name}": value for name, value in row.measures.items()},
-    }
 
 
 def _dates_of_commits(folder: Path) -> dict[str, str]:

@@ -1,6 +1,5 @@
 """The pages `docs/results.md`, `docs/claims.md` and `docs/results/*.md`, generated from the ledger."""
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 from papers.base import EXPERIMENTS, Claim
 from papers.comparisons import labels_of, page_name, rows_of_comparison, tables_of
-from papers.ledger import ROWS, Row, folders, read
+from papers.ledger import ROWS, Row, folders, read, verdicts
 from raylfl.report.render import to_markdown
 
 HEAD = "<!-- written by `raylfl publish` from results/; changes by hand are lost -->\n"
@@ -27,8 +26,6 @@ repeats them. Figures of partitions and of theory need no runs.
 [Reproducing the papers](reproduce.md) explains how the numbers are obtained; [Findings](findings.md) lists differences
 from the papers and their causes.
 """
-
-
 CLAIMS = """# Claims
 
 Every claim of the papers that the ledger judges, and the experiments without a run. On the site a click on a heading
@@ -39,7 +36,7 @@ sorts the table. *Published* has the paper's number, where the claim has one; *o
 
 @dataclass(frozen=True)
 class PublishedExperiment:
-    """A published experiment: its ledger's folder and rows (none without runs), claims and notes."""
+    """A published experiment, with its ledger's folder and rows."""
 
     name: str
     folder: Path
@@ -63,14 +60,9 @@ class PublishedExperiment:
 
 
 def experiments(results: Path) -> list[PublishedExperiment]:
-    """The experiments whose verdicts are published, sorted by name."""
-    published = []
-    for name, folder in ((entry.name, results / entry.name) for entry in EXPERIMENTS):
-        if (folder / "verdicts.json").is_file():
-            verdicts = json.loads((folder / "verdicts.json").read_text(encoding="utf-8"))
-            claims = [Claim(**claim) for claim in verdicts["claims"]]
-            published.append(PublishedExperiment(name, folder, read(folder), claims, verdicts["notes"]))
-    return published
+    """The experiments whose verdicts are published."""
+    published = {e.name: results / e.name for e in EXPERIMENTS if (results / e.name / "verdicts.json").is_file()}
+    return [PublishedExperiment(name, folder, read(folder), *verdicts(folder)) for name, folder in published.items()]
 
 
 def pages(results: Path, docs: Path) -> dict[Path, str]:
@@ -94,7 +86,7 @@ def write_pages(results: Path, docs: Path) -> list[Path]:
 
 
 def gallery(published: Sequence[PublishedExperiment], others: Iterable[str] = ()) -> str:
-    """The text of `results.md`: a table of the experiments, the claims of each, and the names of the comparisons."""
+    """The text of `results.md`; others: the names of the comparisons."""
     rows = []
     for of in published:
         undecided = sum(claim.holds is None for claim in of.claims)
@@ -103,7 +95,11 @@ def gallery(published: Sequence[PublishedExperiment], others: Iterable[str] = ()
         hours = sum(row.seconds or 0.0 for row in of.rows) / 3600
         rows.append((of.link, of.entry.paper, of.runs, held, f"{hours:.2f}"))
     heads = ("experiment", "paper", "runs made / of the experiment", "claims that hold", "hours")
-    lines = [HEAD, INTRO, *_table(heads, rows, heads[2:]), "", REFERENCES, "", *not_run(published)]
+    lines = [HEAD, INTRO, *_table(heads, rows, heads[2:]), "", REFERENCES, ""]
+    lines += ["## Not run", "", "What the ledger lacks, computed from the experiments' settings and the ledger:", ""]
+    lines += [f"- {of.name}: {line}" for of in published for line in of.entry.cls().missing(of.rows)]
+    without = [f"{e.name} ({e.cls.time})" if e.cls.time else e.name for e in _unpublished(published)]
+    lines += [f"- no run of the experiments {', '.join(without)}"] if without else []
     if links := [f"- [{name}](results/{page_name(name)})" for name in others]:
         lines += ["", "## Other comparisons", "", *links]
     for of in published:
@@ -113,7 +109,7 @@ def gallery(published: Sequence[PublishedExperiment], others: Iterable[str] = ()
 
 
 def claims(published: Sequence[PublishedExperiment]) -> str:
-    """The text of `claims.md`: one table of all claims, and of the experiments without a run."""
+    """The text of `claims.md`."""
     rows = [
         (of.entry.paper, of.link, claim.text, claim.published or "–", claim.ours, VERDICTS[claim.holds], of.runs)
         for of in published
@@ -133,23 +129,15 @@ def _unpublished(published: Sequence[PublishedExperiment]) -> list[Any]:
 
 
 def comparison(name: str, rows: Sequence[Row]) -> str:
-    """The text of the page of a comparison: its tables, and all runs."""
+    """The text of the page of a comparison."""
     lines = [HEAD, f"# {name}", "", f"Runs published by `raylfl publish RUN ... --as {name}`."]
     for table in tables_of(rows):
         lines += ["", table.caption, "", to_markdown(table).rstrip()]
     return "\n".join([*lines, "", "## Runs", "", *_runs(name, rows, labels_of(rows))]) + "\n"
 
 
-def not_run(published: Sequence[PublishedExperiment]) -> list[str]:
-    """The section on what the ledger lacks."""
-    lines = ["## Not run", "", "What the ledger lacks, computed from the experiments' settings and the ledger:", ""]
-    lines += [f"- {of.name}: {line}" for of in published for line in of.entry.cls().missing(of.rows)]
-    others = [f"{e.name} ({e.cls.time})" if e.cls.time else e.name for e in _unpublished(published)]
-    return [*lines, *([f"- no run of the experiments {', '.join(others)}"] if others else [])]
-
-
 def page(of: PublishedExperiment) -> str:
-    """The text of an experiment's page: claims, tables, figures, and all runs with a command that repeats one."""
+    """The text of an experiment's page."""
     lines = [HEAD, f"# {of.name}", "", f"{of.entry.summary} ({of.entry.paper}).", "", *_claims(of)]
     for table in sorted(of.folder.glob("*.md")):
         lines += ["", table.read_text(encoding="utf-8").rstrip()]
@@ -165,7 +153,7 @@ def _claims(of: PublishedExperiment) -> list[str]:
 
 
 def _runs(name: str, rows: Sequence[Row], labels: Sequence[str] = ()) -> list[str]:
-    """The section of the runs; labels: of the rows, in place of their cells."""
+    """The table of the runs, what is equal if one is repeated, and a command; labels: of the rows, not their cells."""
     if not rows:
         note = "None: figures and tables are computed without a run. The command that repeats them:"
         return [note, "", "```bash", f"raylfl reproduce {name}", "```"]
@@ -179,30 +167,27 @@ def _runs(name: str, rows: Sequence[Row], labels: Sequence[str] = ()) -> list[st
         bits = f"`{row.params_sha256[:SHORT]}`" if row.params_sha256 else "–"
         origin = row.versions.get("torch", "–"), (row.commit or "–")[:SHORT], bits
         lines.append((cell, row.seed, f"`{row.digest}`", seconds, machine, *origin))
-    heads = ("run", "seed", "config", "seconds", "machine", "torch", "commit", "sha256")
-    return [*_table(heads, lines, ("seed", "seconds")), "", *_repeating(name, rows[0])]
-
-
-def _repeating(name: str, first: Row) -> list[str]:
-    """The lines of a page on repeating a run: what will be equal, and the command of `first`, the table's first row."""
+    heads, first = ("run", "seed", "config", "seconds", "machine", "torch", "commit", "sha256"), rows[0]
     numbers = "accuracies up to about one test image" if first.metric.endswith("accuracy") else "numbers up to rounding"
-    lines = [
+    section = [
+        *_table(heads, lines, ("seed", "seconds")),
+        "",
         "sha256 is that of the final parameters (`params_sha256` in the run's summary.json), – if the run diverged. "
         "A run that is repeated at the commit of its row, with the same torch on the same kind of machine, has the "
-        f"same bits; at later commits it has the same {numbers}."
+        f"same bits; at later commits it has the same {numbers}.",
     ]
     if not first.command:
-        return lines
+        return section
     note = "The command that repeats them"
     if "--only" in first.command:
         note = "The command that repeats the first run; `--only` selects each of the others in the same way"
     note += f" (results/{name}/{ROWS} has the `command` of every row):"
     checkout = [f"git checkout {first.commit[:SHORT]}"] if first.commit else []
-    return [*lines, "", note, "", "```bash", *checkout, first.command, "```"]
+    return [*section, "", note, "", "```bash", *checkout, first.command, "```"]
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[Any]], numeric: Sequence[str] = ()) -> list[str]:
-    """The lines of a Markdown table; numeric: the headings of columns that are aligned to the right."""
+    """The lines of a Markdown table; numeric: the headings of columns aligned to the right."""
     rule = ["--:" if head in numeric else "---" for head in heads]
     cells = ([str(value).replace("|", r"\|").replace("\n", " ") for value in row] for row in rows)
     return [f"| {' | '.join(row)} |" for row in (heads, rule, *cells)]

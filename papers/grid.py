@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any, ClassVar, TypeVar
 
-from papers.base import SCALES, PaperResult
-from papers.choice import plain
+from papers.base import SCALES, PaperResult, plain
 from papers.ledger import POINTS, Row, last_value
 from papers.run_cache import CellConfig, RunCache, set_keys
 from raylfl.report.runs import Group, RunRecord
@@ -44,13 +43,12 @@ class Grid(PaperResult):
 
     axes: axis -> value -> what the value changes in the config: dotted keys; under `smoke` or `paper`, those of one
     scale; under `base`, config files. small: axis -> the values that are run at scale `smoke`, if not all. name: the
-    format of a point's label from its values; empty: the values, separated by commas. base: the config files of all
-    points. options: dotted keys of all points; smoke, paper: those of one scale, with files under `base`. seeds: of
-    each point; of an axis that is `tuned` only the best value has all of them, and the first one decides which value
-    that is. smoke_seeds: the number of seeds at scale `smoke`. cells: the form of a point in the ledger: `text` (each
-    value as for `--only`), `values` (as they are) or `label` (one key `run`). measures: name -> a number of a run that
-    the ledger's row has because the curve does not determine it. curves: the metrics, besides the main one, of which
-    the row has a curve, of at most `curve_points` points.
+    format of a point's label; empty: its values, separated by commas. base: the config files of all points. options:
+    dotted keys of all points; smoke, paper: those of one scale, with files under `base`. seeds: of each point; of an
+    axis that is `tuned` only the best value on the first seed has all of them. smoke_seeds: their number at scale
+    `smoke`. cells: the form of a point in the ledger: `text` (each value as for `--only`), `values` (as they are) or
+    `label` (one key `run`). measures: name -> a number of a run that the curve in the ledger's row does not determine.
+    curves: the metrics, besides the main one, of which the row has a curve, of at most `curve_points` points.
     """
 
     scales: ClassVar[tuple[str, ...]] = SCALES
@@ -70,7 +68,6 @@ class Grid(PaperResult):
     curve_points: ClassVar[int] = POINTS
 
     def points(self, scale: str) -> list[Point]:
-        """All points at this scale, `smoke` or `paper`."""
         axes = {**self.axes, **self.small} if scale == "smoke" else self.axes
         every = (Point(zip(axes, values, strict=True)) for values in product(*axes.values()))
         return [point for point in every if self.has(point, scale)]
@@ -84,17 +81,15 @@ class Grid(PaperResult):
         return self.name.format(**point) if self.name else ", ".join(map(str, point.values()))
 
     def cell(self, point: Point) -> dict[str, Any]:
-        """The keys and values that identify the point's runs in the ledger."""
         if self.cells == "label":
             return {"run": plain(self.label(point))}
         return dict(point) if self.cells == "values" else {axis: plain(value) for axis, value in point.items()}
 
     def options_of(self, point: Point, scale: str) -> Mapping[str, Any]:
-        """The dotted keys of a point that no single axis determines; they win over all others."""
+        """Dotted keys of a point that win over all others."""
         return {}
 
     def setting(self, point: Point, scale: str) -> CellConfig:
-        """The setting of a point at this scale: the config files and keys of its values over those of all points."""
         parts: list[Mapping[str, Any]] = [self.smoke if scale == "smoke" else self.paper, self.options]
         for value in (self.axes[axis][value] for axis, value in point.items() if axis in self.axes):
             parts += [value, value.get(scale, {})]
@@ -109,8 +104,7 @@ class Grid(PaperResult):
     ) -> dict[Point, Group]:
         """Point -> its runs, for those of the points that `--only` selects and that have runs.
 
-        points: None: all; seeds: None: all of the cache's scale. Raises BadConfig if `--only` has patterns for a key
-        that match none of its values.
+        Raises BadConfig if `--only` has patterns for a key that match none of its values.
         """
         points, seeds = list(self.points(cache.scale) if points is None else points), seeds or self.of_scale(cache)
         cache.only.check([*points, *({"seed": seed} for seed in seeds)])
@@ -119,14 +113,10 @@ class Grid(PaperResult):
         return {point: groups[setting.label] for point, setting in settings.items() if setting.label in groups}
 
     def of_scale(self, cache: RunCache) -> Sequence[int]:
-        """The seeds at the cache's scale; an experiment without scales has all."""
         return self.seeds[: self.smoke_seeds] if self.scales and cache.scale == "smoke" else self.seeds
 
     def best(self, cache: RunCache, score: Callable[[Group], Any]) -> dict[Point, Group]:
-        """Point at the best value of the tuned axis -> its runs on all seeds.
-
-        The best value has the highest score on the first seed. Cells without the runs of all values are left out.
-        """
+        """Point at the best value of the tuned axis -> its runs; not of cells without the runs of all values."""
         every = [point.without(self.tuned) for point in self.points(cache.scale)]
         chosen = []
         for cell, tried in by(self.groups(cache, seeds=self.seeds[:1]), self.tuned).items():
@@ -136,12 +126,11 @@ class Grid(PaperResult):
         return self.groups(cache, chosen) if chosen else {}
 
     def measure(self, run: RunRecord, name: str) -> float | None:
-        """The measure `name` of a run, from its row in the ledger if it is one."""
         row = run.summary.get("measures")
         return self.measures[name](run) if row is None else row[name]
 
     def headline(self, point: Point, row: Row) -> tuple[str, float | None, float | None]:
-        """The number of a published run in the tables: its name, its value, and the paper's for its point."""
+        """The number of a published run in the tables: its name, its value, and the paper's."""
         return row.metric, last_value(row), None
 
     def whole(self) -> int | None:
@@ -155,7 +144,7 @@ class Grid(PaperResult):
         return self.label(point.without(self.tuned))
 
     def lacks(self, row: Row) -> list[str]:
-        """The measures and curves of the experiment that a row is too old to have."""
+        """The measures and curves that a row is too old to have."""
         return [name for name in (*self.measures, *self.curves) if name not in row.measures | row.curves]
 
     def missing(self, rows: Sequence[Row]) -> list[str]:
@@ -181,19 +170,14 @@ class Grid(PaperResult):
         lacking: dict[str, list[str]] = {"no run": []}
         for place, name in names.items():
             if not tried[place]:
-                what = "no run"
+                lacking["no run"].append(name)
             elif values[place] - tried[place]:
-                what = f"not all values of {self.tuned}"
+                lacking.setdefault(f"not all values of {self.tuned}", []).append(name)
             elif len(seeds[place]) < len(self.seeds):
-                what = f"{len(seeds[place])} of {len(self.seeds)} seeds"
-            else:
-                continue
-            lacking.setdefault(what, []).append(name)
-        return [
-            f"{what} of {'; '.join(cells) if len(cells) <= MOST else f'{len(cells)} of {len(names)} cells'}"
-            for what, cells in lacking.items()
-            if cells
-        ]
+                lacking.setdefault(f"{len(seeds[place])} of {len(self.seeds)} seeds", []).append(name)
+        texts = {what: "; ".join(cells) for what, cells in lacking.items() if cells}
+        many = {what: f"{len(cells)} of {len(names)} cells" for what, cells in lacking.items() if len(cells) > MOST}
+        return [f"{what} of {text}" for what, text in (texts | many).items()]
 
 
 def by(groups: Mapping[Point, T], axis: str) -> dict[Point, dict[Any, T]]:

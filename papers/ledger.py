@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from papers.base import Claim
 from papers.run_cache import digests
 from raylfl.config.identity import fingerprint_of_config
 from raylfl.config.load import load_config
@@ -41,12 +42,11 @@ SHOWN = 6  # keys of a cell in a line
 class Row:
     """A published run.
 
-    cell: the keys and values of its cell in the table. digest: the digest of its config. metric: the main metric.
-    rounds: the run's number of rounds, smaller than planned if the run ended early, as planned if it diverged. last:
-    number k of last rounds -> mean of the metric over them; None if the run diverged. curve: at most POINTS pairs
-    (round, value). seconds: the duration, with all its resumptions. command: the command that repeats the run.
-    measures: further numbers, see `Grid`. diverged_at: the round, counted from 0, in which the run diverged; None if it
-    did not, or if the row is older than this field. curves: further metric -> curve.
+    cell: the keys and values of its cell in the table. digest: of its config. metric: the main one. rounds: as planned,
+    fewer if the run ended early. last: number k of last rounds -> mean of the metric over them; None if the run
+    diverged. curve: at most POINTS pairs (round, value). seconds: with all its resumptions. command: that repeats it.
+    measures: further numbers, see `Grid`. diverged_at: the round, from 0, in which the run diverged; None also if the
+    row is older than this field. curves: further metric -> curve.
     """
 
     cell: dict[str, Any]
@@ -69,11 +69,11 @@ class Row:
 
     @property
     def key(self) -> tuple[str, int]:
-        """(cell as text, seed), unique within a ledger: a new row replaces the old row with the same key."""
+        """(cell as text, seed), unique within a ledger."""
         return json.dumps(self.cell, sort_keys=True), self.seed
 
     def window(self, last: int) -> list[float]:
-        """The values of the curve's points in the last `last` rounds; empty if the run diverged."""
+        """The curve's values in the last `last` rounds; empty if the run diverged."""
         return [] if self.diverged else [value for r, value in self.curve if r >= self.rounds - last]
 
 
@@ -85,13 +85,8 @@ def row(
     curves: Iterable[str] = (),
     points: int = POINTS,
 ) -> Row:
-    """The row of a run; before it is published, `check_complete` checks the run.
-
-    cell, command, measures: see `Row`. curves: the metrics of which the row has a curve besides the main one; points:
-    the largest number of points of such a curve.
-    """
-    metric, diverged = main_metric([run]), (run.path / DIVERGED).is_file()
-    origin = _origin(run)
+    """The row of a run; curves: the metrics of which it has a curve besides the main one, of at most so many points."""
+    metric, diverged, origin = main_metric([run]), (run.path / DIVERGED).is_file(), _origin(run)
     rounds = len(run.rounds) if run.summary.get("stopped_early") else int(run.config["rounds"])
     return Row(
         dict(cell),
@@ -115,7 +110,7 @@ def row(
 
 
 def _points(run: RunRecord, metric: str, digits: int = 2 * DIGITS, most: int = POINTS) -> list[list[float]]:
-    """The curve of a metric in a row: accuracies with DIGITS decimals, other values with `digits` digits."""
+    """The curve of a metric: accuracies with DIGITS decimals, other values with `digits` digits."""
     values = run.column(metric)
     seen = np.isfinite(values)
     points = thin_out(list(zip(run.rounds[seen].tolist(), values[seen].tolist(), strict=True)), most)
@@ -129,7 +124,6 @@ def _mean(run: RunRecord, metric: str, last: int) -> float | None:
 
 
 def _seconds(run: RunRecord) -> float | None:
-    """The duration of a run; None if it is not recorded."""
     # the summary has the seconds of the last process only, for a resumed run less than the sum over the rounds
     rounds = run.column("time/round")
     spent = [float(np.nansum(rounds))] if np.isfinite(rounds).any() else []
@@ -145,10 +139,7 @@ def _origin(run: RunRecord) -> Mapping[str, Any]:
 
 
 def check_complete(run: RunRecord) -> None:
-    """Raise BadConfig, with every fault, unless a run is readable, complete, of a clean commit and of its own config.
-
-    A diverged run counts as complete.
-    """
+    """Raise BadConfig, with every fault, unless a run is readable, complete, of a clean commit and of its config."""
     name, origin = run.path.name, _origin(run)
     problems = [f"{name}: {fault}" for fault in run.faults]
     if not (run.path / DIVERGED).is_file():
@@ -186,7 +177,7 @@ def named_digest(run: RunRecord) -> str | None:
 
 
 def thin_out(points: Sequence[tuple[int, float]], most: int = POINTS) -> list[tuple[int, float]]:
-    """At most `most` of the points, evenly spaced, with the first and the last one."""
+    """At most `most` of the points, evenly spaced."""
     if len(points) <= most:
         return list(points)
     places = np.linspace(0, len(points) - 1, most).round().astype(int)
@@ -200,7 +191,7 @@ def last_value(row: Row) -> float | None:
 
 
 def machine_file() -> str:
-    """The name of this machine's file of rows, with a digest of the machine's name."""
+    """The name of this machine's file of rows."""
     return f"runs-{hashlib.sha256(platform.node().encode()).hexdigest()[:8]}.jsonl"
 
 
@@ -211,18 +202,23 @@ def folders(results: Path) -> dict[str, Path]:
 
 
 def read(folder: Path, more: Iterable[Row] = (), file: str = ROWS) -> list[Row]:
-    """The rows of the ledger in this folder, of all its files; empty if it has none.
+    """The rows of the ledger in this folder, of all its files, with `more` as the last ones of a file.
 
-    Of rows of the same cell and seed that in ROWS counts, else that of the last file by name. more: rows that count as
-    the last ones of a file.
+    Of rows of the same cell and seed that in ROWS counts, else that of the last file by name.
     """
     files = {path.name: _rows_in(path) for path in folder.glob("runs*.jsonl")}
     files[file] = [*files.get(file, ()), *more]
     return list({row.key: row for name in sorted(files) for row in files[name]}.values())
 
 
+def verdicts(folder: Path) -> tuple[list[Claim], list[str]]:
+    """The published claims and notes of an experiment; none if there are none."""
+    path = folder / "verdicts.json"
+    content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"claims": [], "notes": []}
+    return [Claim(**claim) for claim in content["claims"]], content["notes"]
+
+
 def _rows_in(path: Path) -> list[Row]:
-    """The rows of a file; none if there is no file. Raises BadConfig for a line that is no row."""
     rows = []
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n") if path.is_file() else (), 1):
         try:
@@ -236,7 +232,7 @@ def _rows_in(path: Path) -> list[Row]:
 
 
 def replacements(folder: Path, rows: Sequence[Row], file: str = ROWS) -> list[str]:
-    """One line for each of the new rows whose cell and seed has another run in the ledger; it says which one counts."""
+    """One line for each new row whose cell and seed has another run in the ledger; it says which one counts."""
     newest = {row.key: row for row in read(folder)}
     counting, out = {row.key: row for row in read(folder, rows, file)}, []
     for row in rows:
@@ -257,10 +253,7 @@ def _origin_text(row: Row) -> str:
 
 
 def add(folder: Path, rows: Iterable[Row], file: str = ROWS) -> int:
-    """Write rows into a file of the ledger in this folder; they replace its rows of the same cell and seed.
-
-    Returns the number of new or changed rows.
-    """
+    """Write rows into a file of the ledger; returns the number of new or changed ones."""
     earlier = {row.key: row for row in _rows_in(folder / file)}
     updated = earlier | {row.key: row for row in rows}
     if updated == earlier:

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from papers.base import PaperResult
-from papers.choice import plain
+from papers.base import PaperResult, plain
 from papers.grid import Grid
 from papers.ledger import Row, order
 from papers.run_cache import CellConfig, RunCache, folder_name, load_record
@@ -18,10 +17,10 @@ from raylfl.report.runs import RunRecord
 
 
 class LedgerRows(RunCache):
-    """A cache whose runs are the ledger's rows of an experiment, with the metrics and measures of the rows.
+    """A cache whose runs are the ledger's rows of an experiment.
 
-    Settings without a row are left out if `--only` can select the experiment's cells; otherwise a missing row raises
-    BadConfig, as does a row without numbers that the experiment reads, which is older than these.
+    A missing row raises BadConfig unless `--only` can select the experiment's cells, as does a row without numbers that
+    the experiment reads, which is older than these.
     """
 
     def __init__(self, experiment: Grid, rows: Iterable[Row], folder: Path = Path()):
@@ -30,8 +29,7 @@ class LedgerRows(RunCache):
         self.rows = {key_of(row.cell, row.seed): row for row in sorted(rows, key=order)}
 
     def records(self, wanted: Sequence[tuple[CellConfig, int]]) -> list[RunRecord | None]:
-        rows = [self.rows.get(key_of(setting.cell, seed)) for setting, seed in wanted]
-        pairs = list(zip((setting for setting, _ in wanted), rows, strict=True))
+        pairs = [(setting, self.rows.get(key_of(setting.cell, seed))) for setting, seed in wanted]
         missing = list(dict.fromkeys(setting.label for setting, row in pairs if row is None))
         if missing and not self.experiment.choices:
             names = f"{len(missing)} settings are missing ({missing[0]}, ...)"
@@ -47,35 +45,30 @@ class LedgerRows(RunCache):
 
 
 def run_of(row: Row, config: Mapping[str, Any], name: str) -> RunRecord:
-    """A row as a run with this name, of a setting with this config."""
+    """A row as a run with this config and name."""
     rounds = row.rounds
     if row.diverged:  # without `diverged_at`, one round more than up to the last point
         seen = 2 + int(row.curve[-1][0] if row.curve else -1)
         rounds = max(1, seen if row.diverged_at is None else row.diverged_at)
-    metrics = {metric: _column(points, rounds) for metric, points in {row.metric: row.curve, **row.curves}.items()}
-    if row.diverged:
-        for values in metrics.values():
+    metrics = {}
+    for metric, points in {row.metric: row.curve, **row.curves}.items():
+        values = metrics[metric] = np.full(rounds, np.nan)
+        for r, value in points:
+            values[int(r)] = value
+        if row.diverged:
             values[-1] = np.inf
     config = {**config, "seed": row.seed, "rounds": row.rounds}
     return RunRecord(Path(name), config, np.arange(rounds), metrics, {"measures": row.measures})
 
 
 def key_of(cell: Any, seed: int) -> tuple[Any, ...]:
-    """The key of a cell and a seed, by the texts of the cell's values."""
     return (*((axis, plain(value)) for axis, value in sorted(cell.items())), seed)
 
 
-def _column(points: Sequence[Sequence[float]], rounds: int) -> np.ndarray:
-    values = np.full(rounds, np.nan)
-    for r, value in points:
-        values[int(r)] = value
-    return values
-
-
 class Lacking(RunCache):
-    """A cache of finished runs and of the ledger's rows, which makes no runs but collects those that are neither.
+    """A cache of finished runs and the ledger's rows, which makes no runs but collects the `missing` ones.
 
-    missing: setting and seed of each of these. Raises Enough where an experiment can say nothing without them.
+    Raises Enough where an experiment can say nothing without them.
     """
 
     def __init__(self, experiment: PaperResult, rows: Iterable[Row], *arguments: Any, **options: Any):
@@ -93,14 +86,13 @@ class Lacking(RunCache):
         return records
 
     def _existing(self, setting: CellConfig, seed: int) -> RunRecord | None:
-        """The ledger's row of this run, or the finished run; None if there is neither."""
         row = self.ledger and self.ledger.rows.get(key_of(setting.cell, seed))
         if self.ledger and row and not self.ledger.experiment.lacks(row):
             return self.ledger.record(setting, row)
         return load_record(run) if self.begun(setting, seed) and (run := self.plan(setting, seed)).complete else None
 
     def begun(self, setting: CellConfig, seed: int) -> bool:
-        """Whether the run seems to exist, by the name of its folder without the digest of its config."""
+        """Whether the run seems to exist, by the name of its folder without the digest."""
         return f"{words_of(setting.label)}-s{seed}" in self.folders
 
     def plans(self) -> Iterator[PlannedRun]:

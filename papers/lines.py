@@ -21,11 +21,10 @@ K = TypeVar("K")
 
 
 class Pictured(Grid):
-    """An experiment with one figure and one table.
+    """An experiment with one figure and one table, `stem`.
 
-    stem: the file name of both. heading: the format of a panel's heading from the panel, in figure and table; empty:
-    its text. caption: of the table, a format of the experiment. looks: name of a line -> the method whose style it has;
-    empty: each has its own. notes: for the reader.
+    heading: the format of a panel's heading from the panel; empty: its text. caption: of the table, a format of the
+    experiment. looks: name of a line -> the method whose style it has; empty: each has its own.
     """
 
     stem: ClassVar[str]
@@ -35,7 +34,6 @@ class Pictured(Grid):
     notes: ClassVar[Sequence[str]] = ()
 
     def title(self, panel: Any) -> str:
-        """The heading of a panel."""
         return self.heading.format(panel) if self.heading else str(panel)
 
 
@@ -63,23 +61,21 @@ class Lines(Pictured):
         return {"": {point[self.line]: group for point, group in groups.items()}}
 
     def values(self, panel: Any, line: str, group: Group) -> dict[str, Any]:
-        """The values of a curve in the table, and those that the claims need besides it and its `runs`."""
+        """The values of a curve for the table and the claims."""
         return {}
 
     def values_of(self, panel: Any, lines: Mapping[str, Group], scale: str) -> dict[str, dict[str, Any]]:
-        """Line -> its `values`; overridden where they depend on each other."""
+        """Line -> its `runs` and `values`; overridden where they depend on each other."""
         return {name: {"runs": group} | self.values(panel, name, group) for name, group in lines.items()}
 
     def claims(self, values: Values) -> list[Claim]:
-        """The claims that the values decide."""
         return []
 
     def caption_of(self, values: Values) -> str:
-        """The caption of the table."""
         return self.caption.format(self)
 
     def plot_of(self, lines: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
-        """Options of a panel's `draw.Plot`; lines: line -> key -> value."""
+        """Options of a panel's `draw.Plot`."""
         return self.plot
 
     def run(self, cache: RunCache) -> Findings:
@@ -87,22 +83,14 @@ class Lines(Pictured):
 
         groups = self.lines(cache)
         values = {panel: self.values_of(panel, lines, cache.scale) for panel, lines in groups.items()}
-        plots = [
-            draw.Plot(
-                self.title(panel) or axis_name(metric).removesuffix(" (%)").capitalize(), lines, metric, **options
-            )
-            for panel, lines in groups.items()
-            for metric in self.metrics
-            for options in [self.plot_of(values[panel])]
-        ]
-        heads = {
-            panel: ({"block": self.title(panel)} if self.blocks else {"panel": panel}) for panel in values if panel
-        }
-        rows = [
-            heads.get(panel, {}) | {self.line: name, **of_line}
-            for panel, lines in values.items()
-            for name, of_line in lines.items()
-        ]
+        plots, rows = [], []
+        for panel, lines in groups.items():
+            title, options = self.title(panel), self.plot_of(values[panel])
+            head = {} if not panel else {"block": title} if self.blocks else {"panel": panel}
+            rows += [head | {self.line: name, **of_line} for name, of_line in values[panel].items()]
+            for metric in self.metrics:
+                heading = title or axis_name(metric).removesuffix(" (%)").capitalize()
+                plots.append(draw.Plot(heading, lines, metric, **options))
         columns = [] if self.blocks else [Column("panel", self.panel)]
         columns += [Column(self.line, self.line), *self.columns]
         table = ReportTable(self.stem, self.caption_of(values), columns, rows)
@@ -112,10 +100,9 @@ class Lines(Pictured):
 
 
 class Sweeps(Pictured):
-    """An experiment with a panel of accuracies over the values of an axis, in which each method is a line.
+    """An experiment with accuracies over the values of the axis `swept`, a line for each method.
 
-    A panel has the cells with the same heading. swept: the axis. x_label: of the x axis. form: of the heading of a
-    value's column.
+    A panel has the cells with the same heading. form: of the heading of a value's column.
     """
 
     swept: ClassVar[str] = "lr"
@@ -127,11 +114,11 @@ class Sweeps(Pictured):
         raise NotImplementedError
 
     def published(self, cell: Point) -> Sweep:
-        """Value -> the paper's accuracy in a cell."""
+        """Value of the swept axis -> the paper's accuracy."""
         return {}
 
     def claims(self, sweeps: Mapping[Point, Sweep]) -> list[Claim]:
-        """The claims that our accuracies decide, of the cells with all values of the swept axis."""
+        """The claims that the cells with all values of the swept axis decide."""
         raise NotImplementedError
 
     def run(self, cache: RunCache) -> Findings:
@@ -163,5 +150,5 @@ class Sweeps(Pictured):
 
 
 def best_value(sweep: Mapping[K, Stat]) -> K:
-    """The key with the highest accuracy; the first of equal ones; a diverged one only if all are."""
+    """The first key with the highest accuracy; a diverged one only if all are."""
     return max(sweep, key=lambda x: sweep[x].mean if np.isfinite(sweep[x].mean) else -1.0)

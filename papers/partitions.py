@@ -19,7 +19,7 @@ MNIST = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
 
 
 def counts_of(partition: Mapping[str, Any], sizes: Sequence[int], clients: int) -> Ints:
-    """The number of samples per client and class [N, K] in a partition; sizes: of the classes in the data set [K]."""
+    """The samples per client and class [N, K] in a partition of classes of these sizes."""
     from raylfl.config.components import build
     from raylfl.heterogeneity.partition.base import PARTITIONS, Samples
     from raylfl.heterogeneity.partition.stats import class_counts
@@ -33,20 +33,17 @@ def counts_of(partition: Mapping[str, Any], sizes: Sequence[int], clients: int) 
 class Bubbles(PaperResult):
     """Bubble plot of CIFAR-10's labels over 32 clients, Dirichlet(0.05)."""
 
-    clients, alpha = 32, 0.05
-
     def run(self, cache: RunCache) -> Findings:
         from raylfl.report import partition_plot
 
-        counts = counts_of({"name": "dirichlet_client", "alpha": self.alpha}, CIFAR10, self.clients)
-        title = f"Dirichlet {self.alpha:g}, {self.clients} clients"
+        counts = counts_of({"name": "dirichlet_client", "alpha": 0.05}, CIFAR10, clients=32)
         shares = -np.sort(-counts / counts.sum(axis=1, keepdims=True), axis=1)
         two = shares[:, :2].sum(axis=1)
         evidence = f"a client's two largest classes hold {100 * np.median(two):.1f} % of its samples in the median, "
         evidence += f"{100 * two.min():.1f} % at the least"
-        holds = bool(np.median(two) > 0.9)
-        claim = Claim("the data of each client mainly cover one or two classes", holds, evidence)
-        return Findings([], [claim], {"fig8": partition_plot.figure(counts, None, title)})
+        text = "the data of each client mainly cover one or two classes"
+        figure = partition_plot.figure(counts, None, "Dirichlet 0.05, 32 clients")
+        return Findings([], [Claim(text, bool(np.median(two) > 0.9), evidence)], {"fig8": figure})
 
 
 @EXPERIMENTS.register("sfl/exdir", paper="SFL [2] fig. 7")
@@ -63,17 +60,11 @@ class ExDir(PaperResult):
             for c in self.classes
             for alpha in self.alphas
         }
-        names = {cell: "ExDir({}, {:g})".format(*cell) for cell in counts}
-        rows = [
-            {
-                "partition": names[cell],
-                "classes": (item > 0).sum(axis=1).mean(),
-                "least": int(item.sum(axis=1).min()),
-                "most": int(item.sum(axis=1).max()),
-                "uneven": unevenness(item),
-            }
-            for cell, item in counts.items()
-        ]
+        names, rows = {cell: "ExDir({}, {:g})".format(*cell) for cell in counts}, []
+        for cell, item in counts.items():
+            samples, uneven = item.sum(axis=1), unevenness(item)
+            row = {"partition": names[cell], "classes": (item > 0).sum(axis=1).mean(), "uneven": uneven}
+            rows.append(row | {"least": int(samples.min()), "most": int(samples.max())})
         columns = [
             Column("partition", "partition"),
             Column("classes", "classes per client", partial(number, digits=3), None, True),
@@ -86,7 +77,6 @@ class ExDir(PaperResult):
         return Findings([ReportTable("exdir", caption, columns, rows)], self.claims(counts), {"exdir": figure})
 
     def claims(self, counts: Mapping[tuple[int, float], Ints]) -> list[Claim]:
-        """The claims in the caption of fig. 7 and in the definition of ExDir; counts: (C, alpha) -> samples."""
         single = [np.sort(counts[1, alpha].max(axis=1)) for alpha in self.alphas]
         left_over = [sum(MNIST) - int(item.sum()) for item in counts.values()]
         most = {c: max(int((counts[c, a] > 0).sum(axis=1).max()) for a in self.alphas) for c in self.classes}

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from papers import comparisons
-from papers.base import EXPERIMENTS, PaperResult, find
-from papers.choice import plain
+from papers.base import EXPERIMENTS, PaperResult, find, plain
 from papers.command import place, write
 from papers.gallery import write_pages
 from papers.grid import Grid
@@ -30,7 +29,6 @@ RESULTS, DOCS = Path("results"), Path("docs")
 DPI = 100  # resolution of pictures in the repository
 MOST, KEYS = 5, 6  # runs with other settings, and their differing keys, that are named
 IMAGES = "data.init_args.path="  # in a command, before the path of images
-ABSENT = object()
 
 
 def publish(
@@ -39,9 +37,8 @@ def publish(
     """Add the runs of the targets to the ledger, and write their experiments' findings and all pages anew.
 
     targets: without a name those of experiments, whose finished runs are added; with a name directories of runs, at any
-    depth. Without targets only the pages are written. name: of the ledger of these runs, an experiment's or any other;
-    their rows are in the file of this machine. tell: called with lines of progress. Raises BadConfig for an incomplete
-    run, before anything is written, and if no run is left: one with another setting than its cell is left out.
+    depth; none: only the pages are written. name: of the ledger of these runs. Raises BadConfig for an incomplete run,
+    before anything is written, and if no run is left: one with another setting than its cell is left out.
     """
     if name is not None:
         if not targets:
@@ -54,7 +51,9 @@ def publish(
             if Path(target).is_dir() and target not in EXPERIMENTS.names():
                 raise BadConfig(f"{target} is a folder: give the name of its runs' ledger with --as")
             experiment = find(target)
-            _publish(target, experiment, finished_runs(target, experiment), results, ROWS, tell)
+            folder = place(experiment.shares or target, experiment, "paper") / "runs"
+            runs = [load_run(path) for path in find_runs([folder]) if is_complete(path)] if folder.is_dir() else []
+            _publish(target, experiment, runs, results, ROWS, tell)
     for page in write_pages(results, docs):
         tell(f"written  {shown(page)}")
 
@@ -79,15 +78,15 @@ def _publish(
         tell(f"{name}  {line}")
     changed = add(folder, rows, file)
     if findings is not None:
-        write(folder, findings, [*findings.notes, *_image_notes(read(folder))], DPI)
+        words = {word for row in read(folder) for word in row.command.split() if word.startswith(IMAGES)}
+        names = sorted(word.removeprefix(IMAGES) for word in words)
+        notes = [f"the images are those of {name}, in place of the experiment's own data set" for name in names]
+        write(folder, findings, [*findings.notes, *notes], DPI)
     tell(f"{name}  {changed} rows new or changed, {len(rows)} runs checked")
 
 
 def _rows(name: str, experiment: Grid, runs: Sequence[RunRecord], alone: bool, tell: Any) -> list[Row]:
-    """The rows of the runs that have the setting of a point; the others are left out, with a line for each.
-
-    alone: whether the run was given by its directory: its name may then be another one.
-    """
+    """The rows of the runs that have the setting of a point; alone: whether a run's name may be another one."""
     cache = _cache(name, experiment, _images(runs))
     settings: dict[str, list[CellConfig]] = {}
     for point in experiment.points(cache.scale):
@@ -120,7 +119,7 @@ def _rows(name: str, experiment: Grid, runs: Sequence[RunRecord], alone: bool, t
 def _cell(
     run: RunRecord, near: Sequence[CellConfig], experiment: Grid, cache: RunCache
 ) -> tuple[str, Mapping[str, Any]]:
-    """What is wrong with a run, empty if nothing is, and the ledger's cell of the nearest setting."""
+    """What is wrong with a run, if something is, and the ledger's cell of the nearest setting."""
     config, seed = load_config(run.config).resolved, run.config["seed"]
     if seed not in experiment.seeds:
         return f"seed={seed} is none of {', '.join(map(str, experiment.seeds))}", near[0].cell
@@ -134,19 +133,9 @@ def _cell(
 def differences(config: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """The keys in which a run's resolved config differs from that of a setting, each with both values, as text."""
     actual, expected = decisive(config), decisive(other)
-    keys = [key for key in sorted({*actual, *expected}) if actual.get(key, ABSENT) != expected.get(key, ABSENT)]
-    return [f"{key}={_text(actual, key)} in place of {_text(expected, key)}" for key in keys]
-
-
-def _text(values: Mapping[str, Any], key: str) -> str:
-    return "nothing" if key not in values else "null" if values[key] is None else str(values[key])
-
-
-def finished_runs(name: str, experiment: PaperResult) -> list[RunRecord]:
-    """The runs of an experiment that have finished or diverged."""
-    folder = place(experiment.shares or name, experiment, "paper") / "runs"
-    paths = find_runs([folder]) if folder.is_dir() else []
-    return [load_run(path) for path in paths if is_complete(path)]
+    pairs = {key: (actual.get(key, "nothing"), expected.get(key, "nothing")) for key in sorted({*actual, *expected})}
+    texts = {key: ["null" if value is None else str(value) for value in pair] for key, pair in pairs.items()}
+    return [f"{key}={a} in place of {b}" for key, (a, b) in texts.items() if pairs[key][0] != pairs[key][1]]
 
 
 def _cache(name: str, experiment: Grid, images: str | None) -> RunCache:
@@ -156,20 +145,13 @@ def _cache(name: str, experiment: Grid, images: str | None) -> RunCache:
 
 
 def _images(runs: Sequence[RunRecord]) -> str | None:
-    """The path of the images that these runs have in place of the experiment's own data set; None if they have none."""
+    """The path of the images that these runs have in place of the experiment's own data set, if they have some."""
     data = [run.config["data"] for run in runs]
     paths = {config["init_args"]["path"] if config["name"] == "image_folder" else None for config in data}
     if len(paths) > 1:
         names = ", ".join(sorted(path or "the experiment's own data set" for path in paths))
         raise BadConfig(f"the runs have different data: {names}; keep those of one data set in the folder of runs")
     return paths.pop() if paths else None
-
-
-def _image_notes(rows: Sequence[Row]) -> list[str]:
-    """A note on each file of images in the commands of runs."""
-    words = {word for row in rows for word in row.command.split()}
-    names = sorted(word.removeprefix(IMAGES) for word in words if word.startswith(IMAGES))
-    return [f"the images are those of {name}, in place of the experiment's own data set" for name in names]
 
 
 def _command(name: str, experiment: PaperResult, cell: Mapping[str, Any], run: RunRecord) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from papers.choice import CellChoice
+from papers.base import CellChoice
 from raylfl.config.identity import identity
 from raylfl.config.load import compose, load_config
 from raylfl.config.urls import is_url, join, staging
@@ -34,10 +34,9 @@ PLACES = ("data.init_args.path", "data.init_args.cache")  # the same images may 
 
 @dataclass(frozen=True)
 class CellConfig:
-    """A setting: the config of one line in a figure or one cell of a table, without the seed.
+    """A setting: the config of a line in a figure or a cell of a table, without the seed.
 
-    label: its name, unique within an experiment. config: a config for `load_config`; its `base:` names files in conf/.
-    cell: the keys and values that identify its runs in the ledger.
+    label: unique within an experiment. cell: the keys and values that identify its runs in the ledger.
     """
 
     label: str
@@ -55,7 +54,7 @@ def set_keys(config: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str,
 
 
 def url_of(folder: Path) -> str | None:
-    """The URL to which a local staging folder is copied, at or below RAYLFL_RUNS; None if it is not copied."""
+    """The URL to which a local staging folder is copied, at or below RAYLFL_RUNS, if it is."""
     runs = os.environ.get("RAYLFL_RUNS", "")
     if not is_url(runs) or not folder.is_relative_to(staging(runs)):
         return None
@@ -69,10 +68,9 @@ def folder_name(setting: CellConfig, seed: int, digest: str) -> str:
 class RunCache:
     """Finds the existing runs of one experiment and makes the missing ones.
 
-    folder: the folder of the findings, and of the runs in its `runs/`. scale: `smoke` or `paper`. overrides:
-    `key=value` for every run, from the command line. jobs: the largest number of runs at a time; None: as many as there
-    is room for. only: the selected cells. runs: a folder whose `runs/` is used instead, if other experiments share the
-    runs.
+    folder: of the findings, and of the runs in its `runs/` or in that of the folder `runs`, which experiments share.
+    overrides: `key=value` for every run. jobs: the largest number of runs at a time; None: as many as there is room
+    for. only: the selected cells.
     """
 
     def __init__(
@@ -118,7 +116,7 @@ class RunCache:
         return config
 
     def plan(self, setting: CellConfig, seed: int) -> PlannedRun:
-        """The run of a setting on a seed, in the folder of the existing run if there is one."""
+        """The run of a setting on a seed, in the folder of an existing one."""
         config = self.config_of(setting, seed)
         digest = config_digest(config)
         path, older = self.runs / folder_name(setting, seed, digest), None
@@ -134,14 +132,14 @@ class RunCache:
 
 
 def config_digest(config: Mapping[str, Any]) -> str:
-    """A digest, eight hex digits, of the keys of a resolved config that influence results; the seed is left out."""
+    """A digest, eight hex digits, of the keys of a resolved config that influence results, without the seed."""
     text = canonical(flatten(identity(config, of="digest")))
     text = text.replace("papers.probes.", "raylfl.reproduce.probes.")  # their place when the first runs were published
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def digests(config: Mapping[str, Any]) -> tuple[str, str]:
-    """Two digests of a run's saved config: with and without the model arguments that are inferred from the data."""
+    """The digests of a run's saved config with and without the model arguments that are inferred from the data."""
     return config_digest(config), config_digest(_drop_inferred(config))
 
 
@@ -153,20 +151,16 @@ def _drop_inferred(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The dotted keys of a resolved config that make a run another one, for the ledger.
+    """The dotted keys of a resolved config that make a run another one for the ledger.
 
-    Left out are name, seed, logging, checkpoints, the place of the data, and all of `runtime` except the precision.
+    Not name, seed, logging, checkpoints, the place of the data, nor any of `runtime` except the precision.
     """
-    keys = flatten(identity(_drop_inferred(config), of="digest"))
-    return {
-        key: value
-        for key, value in keys.items()
-        if key not in PLACES and (key == "runtime.precision" or not key.startswith("runtime."))
-    }
+    keys = flatten(identity(_drop_inferred(config), of="digest")).items()
+    return {k: v for k, v in keys if k not in PLACES and (k == "runtime.precision" or not k.startswith("runtime."))}
 
 
 def _current_digests(run: Path) -> Sequence[str]:
-    """The `digests` of a run's config with the defaults of newer options; none if the config cannot be read."""
+    """The `digests` of a run's config with the defaults of newer options, if it can be read."""
     try:
         return digests(load_config(load_run(run).config).resolved)
     except RaylflError:
@@ -174,7 +168,7 @@ def _current_digests(run: Path) -> Sequence[str]:
 
 
 def machine(scale: str) -> list[str]:
-    """The config overrides for this machine: at scale `paper` without a GPU, one process per run; otherwise none."""
+    """The config overrides for this machine: at scale `paper` without a GPU, one process per run."""
     if scale != "paper":
         return []
     import torch
@@ -183,10 +177,7 @@ def machine(scale: str) -> list[str]:
 
 
 def transforms(data: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
-    """Overrides that give a folder of images the augmentation and normalisation of the data set that it replaces.
-
-    data: the config of the experiment's own data set. overrides: options of the command line, which take precedence.
-    """
+    """Overrides, besides the given ones, by which images have the augmentation and normalisation of `data`."""
     given, own = {word.partition("=")[0] for word in overrides}, data.get("init_args") or {}
     values = {f"data.init_args.{key}": own[key] for key in ("augment", "mean", "std") if key in own}
     return [f"{key}={'null' if value is None else value}" for key, value in values.items() if key not in given]
@@ -206,11 +197,9 @@ def check_data(runs: Sequence[PlannedRun]) -> None:
 def load_record(run: PlannedRun) -> RunRecord:
     """The record of a complete run; the last values of a diverged one are inf."""
     record = load_run(run.path)
-    if run.diverged:
-        if not len(record.rounds):
-            record.rounds = np.zeros(1, dtype=np.int64)
-            record.metrics = {name: np.zeros(1) for name in MEASURES}
-        for name in MEASURES:
-            if name in record.metrics:
-                record.metrics[name][-1] = np.inf
+    if run.diverged and not len(record.rounds):
+        record.rounds, record.metrics = np.zeros(1, dtype=np.int64), {name: np.zeros(1) for name in MEASURES}
+    for name in MEASURES if run.diverged else ():
+        if name in record.metrics:
+            record.metrics[name][-1] = np.inf
     return record

@@ -30,7 +30,7 @@ SYMBOLS = "C: classes per client, K: local steps"
 
 
 def last_rounds(rounds: int) -> int:
-    """The number of last rounds of a run over which accuracies are averaged."""
+    """The number of last rounds over which accuracies are averaged."""
     return 100 if rounds >= 4000 else 40 if rounds >= 1000 else 20
 
 
@@ -60,9 +60,7 @@ VARIANTS = {"MNIST, MLP without dropout": "MNIST, MLP"}
 
 
 def axes(
-    tasks: Sequence[str] = (VGG,),
-    steps: Sequence[int] = (5, 20, 50),
-    norms: Sequence[str] = ("medium",),
+    tasks: Sequence[str] = (VGG,), steps: Sequence[int] = (5, 20, 50), norms: Sequence[str] = ("medium",)
 ) -> dict[str, Axis]:
     return {
         "stage": {0: {}, 1: {}},
@@ -78,8 +76,7 @@ def axes(
 class Images(Grid):
     """Cells of task, C, K, max norm and method, at the learning rates of a grid, in one or two stages of rounds.
 
-    rounds: scale -> the rounds of each stage. rates: scale -> method -> its grid of learning rates. measured: dotted
-    keys of the last stage.
+    rounds, rates: scale -> the rounds of each stage, and the grid of each method. measured: options of the last stage.
     """
 
     shares, tuned, seeds, smoke_seeds = "sfl/images", "lr", (SEARCH_SEED, 0, 1), 2
@@ -123,11 +120,11 @@ class Images(Grid):
         return row.metric, row.last.get(str(last_rounds(row.rounds))), number.mean if number else None
 
     def published_of(self, cell: Point) -> Stat | None:
-        """The paper's accuracy in a cell at its learning rate; None if it has none."""
+        """The paper's accuracy in a cell at its learning rate."""
         return self.printed(cell).get(cell.lr)
 
     def printed(self, cell: Point) -> Mapping[float, Stat]:
-        """Learning rate -> the paper's accuracy in a cell, in tables 7 and 10: one seed, 1000 rounds."""
+        """Learning rate -> the paper's accuracy in a cell, in tables 7 and 10."""
         return published_rates().get((published_task(cell), cell.classes, cell.steps, cell.method, clip(cell)), {})
 
     def chosen(self, cache: RunCache) -> dict[Point, list[float]]:
@@ -145,21 +142,20 @@ class Images(Grid):
         seeds: Sequence[int] = (SEARCH_SEED,),
         **values: Any,
     ) -> dict[Point, dict[float, Group]]:
-        """Cell -> learning rate -> runs of a stage; rates: of each cell; values: of further axes."""
+        """Cell -> learning rate -> runs of a stage; values: of further axes."""
         points = [cell.but(stage=stage, lr=lr, **values) for cell, tried in rates.items() for lr in tried]
         groups = self.groups(cache, points, seeds)
         return by({point.without("stage", *values): group for point, group in groups.items()}, "lr")
 
     def accuracies(self, cache: RunCache) -> dict[Point, dict[float, Stat]]:
-        """Cell -> learning rate -> accuracy over the last rounds of the first stage, on one seed."""
+        """Cell -> learning rate -> accuracy of the first stage, on one seed."""
         last, runs = last_rounds(self.rounds[cache.scale][0]), self.sweep(cache, self.chosen(cache))
         return {cell: {lr: last_k(group, ACCURACY, last) for lr, group in of.items()} for cell, of in runs.items()}
 
     def search(self, cache: RunCache, left: Mapping[Point, Sequence[float]]) -> dict[Point, float]:
-        """The best learning rate of each cell, by the mean accuracy over the last rounds on one seed (SFL, App. G.3).
+        """The best learning rate of each cell by its accuracy on one seed (SFL, App. G.3), of those that are `left`.
 
-        left: the learning rates tried for each cell. After every stage except the last, all rates within CLOSE of the
-        best remain. Cells without the runs of all these rates are left out.
+        After every stage except the last, all rates within CLOSE of the best remain. Cells without their runs are out.
         """
         rates, stages = dict(left), self.rounds[cache.scale]
         for stage, rounds in enumerate(stages):
@@ -174,13 +170,12 @@ class Images(Grid):
 
 
 def close(groups: Mapping[float, Group], last: int, margin: float) -> list[float]:
-    """The learning rates whose mean accuracy over the last rounds is within a margin of the best one's."""
+    """The learning rates whose accuracy over the last rounds is within a margin of the best one's."""
     scores = {lr: score(group, ACCURACY, last) for lr, group in groups.items()}
     return [lr for lr, value in scores.items() if value >= max(scores.values()) - margin]
 
 
 def clip(cell: Point) -> int | None:
-    """The max norm of a cell's method."""
     return NORMS[cell.norm][cell.method]
 
 
@@ -189,7 +184,7 @@ def row_name(cell: Point) -> str:
 
 
 def published_task(cell: Point) -> str:
-    """The task of a cell as in the paper's tables, whose numbers come from the networks of the authors' code."""
+    """The task in the paper's tables, whose numbers come from the networks of the authors' code."""
     return VARIANTS.get(cell.task, str(cell.task))
 
 
@@ -212,7 +207,5 @@ def published_best() -> dict[tuple[Any, ...], Stat]:
 
 def published_rates() -> dict[tuple[Any, ...], dict[float, Stat]]:
     """(task, C, K, method, max norm) -> learning rate -> accuracy in tables 7 and 10: one seed, 1000 rounds."""
-    return {
-        key: dict(zip(GRID[key[3]], map(stat_of, texts.split()), strict=True))
-        for key, texts in published("sfl_rates").items()
-    }
+    cells = published("sfl_rates").items()
+    return {key: dict(zip(GRID[key[3]], map(stat_of, texts.split()), strict=True)) for key, texts in cells}

@@ -14,20 +14,7 @@ from papers.base import EXPERIMENTS, Claim
 from papers.grid import Point, by, nest
 from papers.lines import Lines, Sweep, Sweeps, Values, best_value
 from papers.run_cache import RunCache
-from papers.sfl_grid import (
-    CLIENTS,
-    CLOSE,
-    GRID,
-    METHODS,
-    NORMS,
-    VGG,
-    Images,
-    axes,
-    clip,
-    close,
-    last_rounds,
-    published,
-)
+from papers.sfl_grid import CLIENTS, CLOSE, GRID, METHODS, NORMS, VGG, Images, axes, clip, close, last_rounds, published
 from papers.texts import ACCURACY, accuracy_text, listing, stat_of
 from raylfl.report.derived import Stat, last_k
 from raylfl.report.runs import Group
@@ -48,13 +35,11 @@ class Rates(Images, Sweeps):
         return self.rate_claims(sweeps, {cell: best_value(sweep) for cell, sweep in sweeps.items()})
 
     def rate_claims(self, sweeps: Mapping[Point, Sweep], best: Mapping[Point, float]) -> list[Claim]:
-        """The claims of Sec. 4.2 about the best learning rates of SFL and PFL (parallel: FedAvg), `best`."""
+        """The claims of Sec. 4.2 about the best learning rates."""
         smaller = [rates["SFL"] <= rates["PFL"] for rates in by(best, "method").values() if len(rates) == 2]
         order = share("the best learning rate of SFL is not above that of PFL", smaller)
-        near = [
-            abs(GRID[cell.method].index(lr) - GRID[cell.method].index(best_value(self.published(cell)))) <= 1
-            for cell, lr in best.items()
-        ]
+        places = {cell: GRID[cell.method].index for cell in best}
+        near = [abs(places[c](lr) - places[c](best_value(self.published(c)))) <= 1 for c, lr in best.items()]
         text = "the best learning rates are the paper's, or next to them on the grid"
         return [*([order] if smaller else []), share(text, near)]
 
@@ -93,7 +78,7 @@ class Table7(Rates):
 
 
 def clipping_claims(accuracies: Mapping[Point, float]) -> list[Claim]:
-    """The claims in observations 1 to 3 of App. G.2 on gradient clipping, from the cells' best accuracies."""
+    """Observations 1 to 3 of App. G.2 on gradient clipping, from the cells' best accuracies."""
     norms: dict[Point, dict[int | None, float]] = {}
     for cell, value in accuracies.items():
         norms.setdefault(cell.without("norm"), {})[clip(cell)] = 100 * value
@@ -102,11 +87,10 @@ def clipping_claims(accuracies: Mapping[Point, float]) -> list[Claim]:
     claims = [Claim("a max norm of 20 helps PFL more than SFL (G.2, 1)", gain["PFL"] > gain["SFL"], evidence)]
     behind = {cell: max(level.values()) - level[min(filter(None, level))] for cell, level in norms.items()}
     steps = sorted({cell.steps for cell in behind})
-    cost = {
-        (c, k): _mean(value for cell, value in behind.items() if (cell.classes, cell.steps) == (c, k))
-        for c in (1, 2)
-        for k in steps
+    setups = {
+        (c, k): [value for p, value in behind.items() if (p.classes, p.steps) == (c, k)] for c in (1, 2) for k in steps
     }
+    cost = {setup: _mean(values) for setup, values in setups.items()}
     skewed, mild = cost[1, steps[-1]], cost[2, steps[-1]]
     evidence = f"K={steps[-1]}: behind the best norm by {skewed:.1f} points at C=1, by {mild:.1f} at C=2"
     claims.append(Claim("the tightest norm costs more on more heterogeneous data (G.2, 2)", skewed > mild, evidence))
@@ -118,7 +102,6 @@ def clipping_claims(accuracies: Mapping[Point, float]) -> list[Claim]:
 
 
 def _mean(values: Iterable[float]) -> float:
-    """The mean of the finite values."""
     finite = [v for v in values if np.isfinite(v)]
     return float(np.mean(finite)) if finite else float("nan")
 
@@ -143,18 +126,13 @@ class Fig3(Images, Sweeps):
             if cell.method == "SFL":
                 sfl, heading = {k: stat.mean for k, stat in stats.items()}, self.title(cell)
                 evidence = listing({f"K={k:g}": mean for k, mean in sfl.items()})
-                claims += [
-                    Claim(f"{heading}: SFL improves from K=1 to K=5", sfl[5] > sfl[1], evidence),
-                    Claim(f"{heading}: SFL deteriorates from K=5 to K=10", sfl[10] < sfl[5], evidence),
-                ]
+                claims.append(Claim(f"{heading}: SFL improves from K=1 to K=5", sfl[5] > sfl[1], evidence))
+                claims.append(Claim(f"{heading}: SFL deteriorates from K=5 to K=10", sfl[10] < sfl[5], evidence))
         return claims
 
 
 class LongRuns(Images, Lines):
-    """VGG-9 on CIFAR-10: a short search on the whole grid of learning rates, then long runs of some of them.
-
-    A panel has a cell of C, K and method. margin: all rates within this margin of the best are run on; 0: the best one.
-    """
+    """VGG-9 on CIFAR-10: long runs of all learning rates within a margin of the best (0: only the best)."""
 
     measured, margin = CLIENTS, 0.0
     rounds: ClassVar = {"smoke": (60, 120), "paper": (1000, 4000)}
@@ -169,11 +147,7 @@ class LongRuns(Images, Lines):
         return self.sweep(cache, {cell: rates if self.margin else rates[:1] for cell, rates in left.items()}, 1)
 
     def values(self, panel: Point, line: str, group: Group) -> dict[str, Any]:
-        return {"lr": rate_of(group), "ours": accuracy_of(group)} | self.theirs(panel, line)
-
-    def theirs(self, panel: Point, line: str) -> dict[str, Any]:
-        """The paper's numbers of a line."""
-        return {}
+        return {"lr": rate_of(group), "ours": accuracy_of(group)}
 
     def plot_of(self, lines: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         return smoothed(lines, 0.04)
@@ -184,12 +158,11 @@ def rate_of(group: Group) -> float:
 
 
 def accuracy_of(group: Group, metric: str = ACCURACY) -> Stat:
-    """A metric over the last rounds."""
     return last_k(group, metric, last_rounds(int(group.runs[0].config["rounds"])))
 
 
 def smoothed(lines: Mapping[str, Mapping[str, Any]], share: float) -> dict[str, Any]:
-    """A moving average over this share of the measured points, which are 10 rounds apart."""
+    """A moving average over this share of the points, which are 10 rounds apart."""
     rounds = int(next(iter(lines.values()))["runs"].runs[0].config["rounds"])
     return {"window": max(1, round(share * rounds / 10))}
 
@@ -211,15 +184,15 @@ class Table8(LongRuns):
         best = {cell: group for cell, groups in self.long(cache).items() for group in groups.values()}
         return by(best, "norm")
 
-    def theirs(self, panel: Point, line: str) -> dict[str, Any]:
+    def values(self, panel: Point, line: str, group: Group) -> dict[str, Any]:
         norm = clip(panel.but(norm=line))
         lr, _, end = published("sfl_long")[panel.classes, panel.steps, panel.method, norm].split()
-        return {"clip": norm or "none", "their lr": float(lr), "theirs": stat_of(end)}
+        theirs = {"clip": norm or "none", "their lr": float(lr), "theirs": stat_of(end)}
+        return super().values(panel, line, group) | theirs
 
     def claims(self, values: Values) -> list[Claim]:
-        return clipping_claims(
-            {p.but(norm=n): of["ours"].mean for p, lines in values.items() for n, of in lines.items()}
-        )
+        ends = {cell.but(norm=norm): of["ours"].mean for cell, lines in values.items() for norm, of in lines.items()}
+        return clipping_claims(ends)
 
 
 @EXPERIMENTS.register("sfl/table9", paper="SFL [2] table 9, fig. 10")
@@ -235,7 +208,7 @@ class Table9(LongRuns):
         return {cell: {f"lr {lr:g}": group for lr, group in groups.items()} for cell, groups in long.items()}
 
     def candidates(self, cell: Point) -> str:
-        """The paper's candidates, with their accuracies if there are several, such as `0.03 28.72, 0.1 46.21`."""
+        """The paper's candidates, such as `0.03 28.72, 0.1 46.21`, or one without its accuracy."""
         return published("sfl_fine")[cell.classes, cell.steps, cell.method]
 
     def title(self, panel: Point) -> str:
@@ -253,9 +226,8 @@ class Table9(LongRuns):
 class TrainingCurves(Images, Lines):
     """Losses and accuracies on the clients' data and on the test set, PFL and SFL at their best learning rates.
 
-    "Training" is measured on the data of the participating clients; "training-R" on data of random clients. share: the
-    fraction of all measured points in a moving average. Where the table with the same search does not measure the
-    clients' data, further runs do, the values `True` of an axis `clients`.
+    "Training": of the participating clients; "training-R": of random ones. share: of the points in a moving average.
+    Where the table with the same search does not measure clients, the runs at the value `True` of an axis `clients` do.
     """
 
     smoke_seeds, rates = 1, {"smoke": {"PFL": (0.1,), "SFL": (0.03,)}, "paper": GRID}

@@ -26,10 +26,7 @@ Series = list[tuple[int, float]]  # (round from 0, accuracy as a fraction)
 
 
 def log_of(cell: Mapping[str, Any], rounds: int) -> Series | None:
-    """The authors' log of a cell at its learning rate, with this many rounds; None if there is none.
-
-    cell: the keys task, classes, steps, method, lr and clip. Raises DataMissing if the file of logs is missing.
-    """
+    """The authors' log of a cell with this many rounds, if it has one. Raises DataMissing without the file of logs."""
     clip = cell["clip"] or 0
     names = (file.partition("/")[2] for file in TASKS[cell["task"]]["base"])  # of data and model
     key = (*names, cell["method"], cell["classes"], cell["steps"], float(cell["lr"]), clip, rounds)
@@ -51,11 +48,7 @@ def _logs(path: Path) -> dict[tuple[Any, ...], Series]:
 
 @dataclass(frozen=True)
 class Reference:
-    """An excerpt of the authors' log of a cell.
-
-    last: number of last rounds -> [mean, std, number of values, effective number of independent values] of the
-    accuracy. curve: pairs (round, accuracy).
-    """
+    """An excerpt of a cell's log; last: number of last rounds -> [mean, std, values, effective number of values]."""
 
     cell: dict[str, Any]
     source: str
@@ -64,9 +57,9 @@ class Reference:
 
 
 def references(folder: Path, cells: Iterable[tuple[dict[str, Any], int]]) -> dict[str, Reference]:
-    """Key of a cell -> excerpt of the authors' log, for the cells of the ledger in this folder that have a log.
+    """Key of a cell -> excerpt of its log, if it has one; cells: with their rounds.
 
-    cells: with their rounds. The logs of new ones are read and added to the ledger's file of excerpts.
+    The excerpts of new cells are added to the file of the ledger in this folder.
     """
     path = folder / REFERENCE
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
@@ -91,5 +84,4 @@ def _reference(cell: dict[str, Any], rounds: int) -> Reference | None:
 
 
 def key(cell: Mapping[str, Any]) -> str:
-    """A cell with its learning rate and max norm as a string, usable as a sort key."""
     return json.dumps([str(cell[name]) for name in ("task", "classes", "steps", "method", "lr", "clip")])

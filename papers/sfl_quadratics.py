@@ -43,12 +43,11 @@ def pairs(delta: float, zeta: float) -> Pairs:
 
 
 def _rank(group: Group) -> tuple[float, float]:
-    """A sort key for runs, smaller is better: the final distance, all below EXACT equal, then the rounds to EXACT."""
+    """A sort key, smaller is better: the final distance, all below EXACT equal, then the rounds to EXACT."""
     return max(last_k(group, DISTANCE, LAST).mean, EXACT), _rounds_to(group, EXACT)
 
 
 def _rounds_to(group: Group, goal: float) -> float:
-    """The mean number of rounds over seeds until |x| <= goal; inf if a seed never reaches it."""
     return mean_cost(group_to_target(group, DISTANCE, goal))
 
 
@@ -57,7 +56,6 @@ def _spread(stat: Stat) -> str:
 
 
 def axes(settings: Mapping[str, tuple[float, float]]) -> dict[str, Axis]:
-    """The axes of a figure; settings: label -> (delta, zeta) of `pairs`."""
     return {
         "pair": {label: {"data.init_args.pairs": pairs(*values)} for label, values in settings.items()},
         "method": {name: {"algorithm.name": key} for name, key in METHODS.items()},
@@ -66,7 +64,7 @@ def axes(settings: Mapping[str, tuple[float, float]]) -> dict[str, Axis]:
 
 
 def predicted_limit(clients: Pairs, lr: float) -> float:
-    """The |x| at which PFL (parallel: FedAvg) ends, by eq. 39 of FedACS, which has it at a finite learning rate."""
+    """The |x| at which PFL ends, by eq. 39 of FedACS, which has it at a finite learning rate."""
     from raylfl.theory.fedacs import limit
     from raylfl.theory.quadratic import QuadraticProblem
 
@@ -77,10 +75,7 @@ def predicted_limit(clients: Pairs, lr: float) -> float:
 
 
 class Simulations(Lines):
-    """PFL (parallel: FedAvg) and SFL on pairs of quadratics, each at its best learning rate.
-
-    pairs: label -> (delta, zeta).
-    """
+    """PFL and SFL on pairs of quadratics, label -> (delta, zeta), each at its best learning rate."""
 
     scales, base, seeds, tuned, cells = (), ("reproduce/sfl_fig1",), SEEDS, "lr", "label"
     name = "{pair}, {method}, lr {lr}"

@@ -11,29 +11,12 @@ from typing import Any, ClassVar
 import numpy as np
 from matplotlib.figure import Figure
 
+from papers import sfl_grid
 from papers.base import EXPERIMENTS, Claim, Findings
 from papers.grid import Point, by
 from papers.ledger_rows import LedgerRows
 from papers.run_cache import RunCache
-from papers.sfl_grid import (
-    CLIENTS,
-    GRID,
-    METHODS,
-    RATES,
-    SEARCH_SEED,
-    SYMBOLS,
-    TASKS,
-    VARIANTS,
-    VGG,
-    Images,
-    axes,
-    clip,
-    last_rounds,
-    published_best,
-    published_rates,
-    published_task,
-    row_name,
-)
+from papers.sfl_grid import CLIENTS, GRID, METHODS, RATES, SEARCH_SEED, SYMBOLS, TASKS, VARIANTS, VGG, Images, axes
 from papers.sfl_logs import LAST, MORE, Reference, key, references
 from papers.statistics import Level, bootstrap_mean, difference, level
 from papers.texts import ACCURACY, accuracy_text, listing
@@ -66,7 +49,7 @@ ONE_SEED = (
 class Accuracies(Images):
     """A table of PFL (parallel: FedAvg) and SFL at their best learning rates: means over seeds and last rounds.
 
-    stated: the paper's statements: text, its settings (task, C, K), and whether SFL's leads there agree with it.
+    stated: the paper's statements: text, its settings (task, C, K), and whether SFL's leads there agree.
     """
 
     stated: ClassVar[Sequence[tuple[str, Callable[[str, int, int], bool], Callable[[Mapping[Setup, float]], bool]]]]
@@ -74,13 +57,14 @@ class Accuracies(Images):
 
     def run(self, cache: RunCache) -> Findings:
         rates, stage = self.chosen(cache), len(self.rounds[cache.scale]) - 1
-        last, best = last_rounds(self.rounds[cache.scale][-1]), self.search(cache, rates)
-        runs = self.sweep(cache, {cell: [lr] for cell, lr in best.items()}, stage, self.of_scale(cache))
+        last, best = sfl_grid.last_rounds(self.rounds[cache.scale][-1]), self.search(cache, rates)
+        sweeps = self.sweep(cache, {cell: [lr] for cell, lr in best.items()}, stage, self.of_scale(cache))
+        runs = {cell: groups[best[cell]] for cell, groups in sweeps.items()}
         cells = sorted(runs, key=lambda cell: (cell.task, cell.classes, cell.steps, cell.method))
-        groups = {cell.but(lr=best[cell], stage=stage): runs[cell][best[cell]] for cell in cells}
+        groups = {cell.but(lr=best[cell], stage=stage): runs[cell] for cell in cells}
         complete = [cell for cell in runs if len(rates[cell]) == len(self.rates[cache.scale][cell.method])]
         lines = best_lines(groups, last)
-        claims = self.claims({cell: last_k(runs[cell][best[cell]], ACCURACY, last) for cell in complete})
+        claims = self.claims({cell: last_k(runs[cell], ACCURACY, last) for cell in complete})
         if len(complete) == len(runs) and cache.scale == "paper":
             claims += mostly_within(lines, "the mean is within the published ± std")
         caption = (
@@ -95,18 +79,17 @@ class Accuracies(Images):
         return Findings([table], claims, {self.stem: overlay(groups, logs_of(cache, self, groups), lines)})
 
     def published_of(self, cell: Point) -> Stat | None:
-        return published_best().get((published_task(cell), cell.classes, cell.steps, cell.method))
+        return sfl_grid.published_best().get((sfl_grid.published_task(cell), cell.classes, cell.steps, cell.method))
 
     def points(self, scale: str) -> list[Point]:
         tasks = list(self.axes["task"])
         return sorted(super().points(scale), key=lambda point: (tasks.index(point.task), point.method))
 
     def claims(self, ends: Mapping[Point, Stat]) -> list[Claim]:
-        """The paper's statements, and its marks: the method ahead by more than 1 point (MNIST, FMNIST) or 2 points.
-
-        ends: cell -> our accuracy at its best learning rate. The networks as printed are not in the paper's table.
-        """
-        theirs = leads({place: stat for place, stat in published_best().items() if place[0] in self.axes["task"]})
+        """The paper's statements and marks; ends: our accuracies. Its table has no networks as printed."""
+        theirs = leads(
+            {place: stat for place, stat in sfl_grid.published_best().items() if place[0] in self.axes["task"]}
+        )
         ours = leads({(cell.task, cell.classes, cell.steps, cell.method): stat for cell, stat in ends.items()})
         ours = {setup: lead for setup, lead in ours.items() if setup in theirs}
         if not ours:
@@ -118,41 +101,37 @@ class Accuracies(Images):
         claims = [Claim(text, not other and (True if len(ours) == len(theirs) else None), evidence)]
         for text, chosen, holds in self.stated:
             setups = [setup for setup in theirs if chosen(*setup)]
-            available = [setup for setup in setups if setup in ours]
-            if available:
-                evidence, published = (
-                    listing({_place(setup): of[setup] for setup in available}, "{:+.2f}".format)
-                    for of in (ours, theirs)
-                )
+            if available := [setup for setup in setups if setup in ours]:
+                told = [{_place(setup): f"{of[setup]:+.2f}" for setup in available} for of in (ours, theirs)]
+                evidence, published = (listing(of, str) for of in told)
                 verdict = holds({s: ours[s] for s in available}) and (True if available == setups else None)
                 claims.append(Claim(text, verdict, f"SFL - PFL in points: {evidence}", published=published))
         return claims
 
 
 def leads(ends: Mapping[tuple[Any, ...], Stat]) -> dict[Setup, float]:
-    """(task, C, K) -> the lead of SFL over PFL in points, where both are known; ends: accuracies, with the method."""
+    """(task, C, K) -> the lead of SFL over PFL in points; ends: (task, C, K, method) -> accuracy."""
     setups = dict.fromkeys(place[:3] for place in ends)
     both = [setup for setup in setups if all((*setup, method) in ends for method in METHODS)]
     return {setup: 100 * (ends[*setup, "SFL"].mean - ends[*setup, "PFL"].mean) for setup in both}
 
 
 def mark(setup: Setup, lead: float) -> str:
-    """The method that the paper's table marks with this lead of SFL in points, or `none`."""
+    """The method that the paper's table marks at this lead of SFL in points."""
     margin = 1.0 if "MNIST" in setup[0] else 2.0
     return "none" if abs(lead) <= margin else "SFL" if lead > 0 else "PFL"
 
 
 def falls(leads_of: Mapping[Setup, float]) -> bool:
     """Whether SFL is behind at the most local steps, and its lead falls with them, in each task."""
-    tasks = {
-        task: [lead for (values, _, _), lead in sorted(leads_of.items()) if values == task] for task, _, _ in leads_of
-    }
+    tasks: dict[str, list[float]] = {}
+    for (task, _, _), lead in sorted(leads_of.items()):
+        tasks.setdefault(task, []).append(lead)
     return all(values[-1] < 0 and values[-1] < values[0] for values in tasks.values() if len(values) > 1)
 
 
-def _place(setup: Setup) -> str:
-    task, c, k = setup
-    return f"{task}, C={c}, K={k}"
+def _place(setup: Sequence[Any]) -> str:
+    return "{}, C={}, K={}".format(*setup)
 
 
 CINIC_10 = "CINIC-10: SFL is better in all settings, by more than 2 points"
@@ -219,7 +198,6 @@ class Table10(Images):
 
 
 def logs_of(cache: RunCache, grid: Images, groups: Runs) -> Refs:
-    """The excerpts of the authors' logs of published cells."""
     if not isinstance(cache, LedgerRows):
         return {}
     cells = {point: grid.cell(point) for point in groups}
@@ -228,14 +206,14 @@ def logs_of(cache: RunCache, grid: Images, groups: Runs) -> Refs:
 
 
 def window(run: RunRecord, last: int) -> Floats:
-    """The accuracies measured in the last rounds of a run; empty if it diverged."""
+    """The accuracies in the last rounds of a run; empty if it diverged."""
     values = run.column(ACCURACY)
     measured = np.isfinite(values) & (run.rounds >= run.config["rounds"] - last)
     return values[:0] if np.isinf(values).any() else values[measured]
 
 
 def searches(groups: Runs) -> dict[Point, RunRecord]:
-    """Point -> its run on the seed SEARCH_SEED, of the points that have it."""
+    """Point -> its run on the seed SEARCH_SEED."""
     return {point: run for point, group in groups.items() for run in group.runs if run.seed == SEARCH_SEED}
 
 
@@ -246,21 +224,20 @@ def text_table(name: str, caption: str, heads: Mapping[str, str], lines: Sequenc
 
 
 def word_of(mean: float, reference: float, std: float) -> str:
-    """`within` if the two means differ by at most std, else where the first one is: `above` or `below`."""
     return "within" if abs(mean - reference) <= std else "above" if mean > reference else "below"
 
 
 def same(interval: Interval) -> str:
-    """Whether a difference is shown to be smaller than MARGIN by its interval of level 1 - 2 ALPHA (TOST)."""
+    """Whether a difference is smaller than MARGIN by its interval of level 1 - 2 ALPHA (TOST)."""
     return "yes" if interval.low > -MARGIN and interval.high < MARGIN else "not shown"
 
 
 def rate_lines(groups: Runs, refs: Refs) -> list[dict[str, Any]]:
-    """The lines of table 10, one per run on the seed SEARCH_SEED: our accuracy, that of the authors' log, verdicts."""
-    lines, published = [], published_rates()
+    """The lines of table 10, one per run on the seed SEARCH_SEED."""
+    lines, published = [], sfl_grid.published_rates()
     for point, run in searches(groups).items():
         ref, values = refs.get(point), window(run, MORE)
-        printed = published.get((point.task, point.classes, point.steps, point.method, clip(point)), {})
+        printed = published.get((point.task, point.classes, point.steps, point.method, sfl_grid.clip(point)), {})
         log_end = ref.last[str(LAST)][0] if ref else printed[point.lr].mean if printed else None
         line = line_of(point)
         line |= {"name": f"{line['name']} lr {line['lr']}", "ref": ref is not None}
@@ -282,21 +259,20 @@ def rate_lines(groups: Runs, refs: Refs) -> list[dict[str, Any]]:
 
 
 def line_of(point: Point) -> dict[str, Any]:
-    """The columns of a table that name a cell and its learning rate; block: the task."""
-    name = row_name(point)
+    name = sfl_grid.row_name(point)
     head = {"block": point.task, "cell": name, "method": point.method, "lr": f"{point.lr:g}"}
     return head | {"name": f"{name.replace(',', '')} {point.method}"}
 
 
 def best_lines(groups: Runs, last: int) -> list[dict[str, Any]]:
-    """The lines of tables 3 and 11, one per cell: our accuracy over seeds and rounds, the published one, verdicts."""
-    lines, published_of = [], published_best()
+    """The lines of tables 3 and 11, one per cell."""
+    lines, published_of = [], sfl_grid.published_best()
     for point, group in groups.items():
         runs = [values for run in group.runs if len(values := window(run, last))]
         if not runs:
             continue
         measured = Stat.over(np.concatenate(runs))
-        published = published_of[published_task(point), point.classes, point.steps, point.method]
+        published = published_of[sfl_grid.published_task(point), point.classes, point.steps, point.method]
         verdict = word_of(measured.mean, published.mean, published.std)
         line = {
             "seeds": len(runs),
@@ -312,7 +288,7 @@ def best_lines(groups: Runs, last: int) -> list[dict[str, Any]]:
 
 
 def same_seeds(means: Sequence[float], published: Stat) -> str:
-    """Whether our accuracy is equivalent to the published one, in a word; means: our seeds' mean accuracies."""
+    """Whether our seeds' mean accuracies are equivalent to the published one, in a word."""
     if len(means) < PUBLISHED_SEEDS:
         return "undecided"
     measured = Level(float(np.mean(means)), float(np.std(means, ddof=1)), len(means))
@@ -320,7 +296,7 @@ def same_seeds(means: Sequence[float], published: Stat) -> str:
 
 
 def mostly_within(lines: Iterable[dict[str, Any]], claim: str) -> list[Claim]:
-    """One claim per task: at least nine of ten of its lines have the verdict `within`; claim: what this means."""
+    """One claim per task: nine of ten lines have the verdict `within`; claim: what this means."""
     tasks: dict[str, dict[str, list[str]]] = {}
     for line in lines:
         tasks.setdefault(line["block"], {}).setdefault(line["verdict"], []).append(line["name"])
@@ -336,15 +312,11 @@ def mostly_within(lines: Iterable[dict[str, Any]], claim: str) -> list[Claim]:
 
 def differences(groups: Runs, refs: Refs) -> str:
     """A sentence about the differences ours - log over the last 400 rounds, with the networks of the authors' code."""
-    runs = {point: window(run, MORE) for point, run in searches(groups).items() if point.task not in VARIANTS}
-    apart = [
-        values.mean() - refs[point].last[str(MORE)][0]
-        for point, values in runs.items()
-        if point in refs and len(values)
-    ]
-    if not apart:
+    cells = [point for point in searches(groups) if point.task not in VARIANTS and point in refs]
+    runs = {point: values for point in cells if len(values := window(searches(groups)[point], MORE))}
+    if not runs:
         return "no cell has a log"
-    d = 100 * np.array(apart)
+    d = 100 * np.array([values.mean() - refs[point].last[str(MORE)][0] for point, values in runs.items()])
     near = int((abs(d) < 100 * MARGIN).sum())
     return (
         f"ours - log, means over the last {MORE} rounds of the {len(d)} cells with the networks of the authors' code: "
@@ -354,15 +326,13 @@ def differences(groups: Runs, refs: Refs) -> str:
 
 
 def looseness(groups: Runs) -> str:
-    """A sentence on what the verdict `within` cannot say, with the ratio of our std over rounds to that over seeds."""
+    """A sentence on what the verdict `within` cannot say."""
     windows = [[window(run, MORE) for run in group.runs] for group in groups.values()]
     cells = [runs for runs in windows if len(runs) >= PUBLISHED_SEEDS and all(map(len, runs))]
     if not cells:
         return ONE_SEED
-    ratios = [
-        np.mean([np.std(run, ddof=1) for run in runs]) / np.std([np.mean(run) for run in runs], ddof=1)
-        for runs in cells
-    ]
+    rounds = [np.mean([np.std(run, ddof=1) for run in runs]) for runs in cells]
+    ratios = np.array(rounds) / [np.std([np.mean(run) for run in runs], ddof=1) for runs in cells]
     return (
         f"{ONE_SEED}: in our {len(ratios)} cells with three seeds it is {np.median(ratios):.1f} times the standard "
         f"deviation of the seeds' means in the median, and larger in {sum(ratio > 1 for ratio in ratios)}"
@@ -370,20 +340,18 @@ def looseness(groups: Runs) -> str:
 
 
 def method_claims(groups: Runs) -> list[Claim]:
-    """One claim per task, C and K: SFL is more accurate than PFL (FedAvg), each at its best learning rate.
-
-    It is judged by a paired t test over seeds. Cells without a complete grid for both methods have no claim.
-    """
-    claims = []
-    for cell, methods in by({cell: best_runs(of) for cell, of in by(groups, "lr").items()}, "method").items():
-        if all(methods.get(name) for name in METHODS):
-            text = f"{_place((cell.task, cell.classes, cell.steps))}: SFL is ahead of PFL at their best learning rates"
-            claims.append(Claim(text, *_ahead(methods["SFL"], methods["PFL"])))
-    return claims
+    """One claim per task, C and K with both complete grids, by a paired t test over seeds."""
+    best = by({cell: best_runs(of) for cell, of in by(groups, "lr").items()}, "method")
+    text = "{}: SFL is ahead of PFL at their best learning rates"
+    return [
+        Claim(text.format(_place((cell.task, cell.classes, cell.steps))), *_ahead(methods["SFL"], methods["PFL"]))
+        for cell, methods in best.items()
+        if all(methods.get(name) for name in METHODS)
+    ]
 
 
 def _ahead(sfl: Mapping[int, Floats], pfl: Mapping[int, Floats]) -> tuple[bool | None, str]:
-    """Whether SFL is ahead of PFL (None: open), with the numbers; sfl, pfl: seed -> the values of the run."""
+    """Whether SFL is ahead of PFL, with the numbers; sfl, pfl: seed -> the values of the run."""
     seeds = sorted(sfl.keys() & pfl.keys())
     pairs = [(sfl[seed], pfl[seed]) for seed in seeds]
     if len(seeds) < 2:
@@ -400,7 +368,7 @@ def _ahead(sfl: Mapping[int, Floats], pfl: Mapping[int, Floats]) -> tuple[bool |
 
 
 def best_runs(tried: Mapping[float, Group]) -> dict[int, Floats]:
-    """Seed -> accuracies in the last 400 rounds of a cell's run at its best learning rate; empty without all rates."""
+    """Seed -> last accuracies of a cell's run at its best learning rate; empty without all rates."""
     search = {lr: window(run, LAST) for lr, group in tried.items() for run in group.runs if run.seed == SEARCH_SEED}
     if len(search) < len(GRID["SFL"]) or not any(map(len, search.values())):
         return {}
@@ -416,9 +384,8 @@ def overlay(groups: Runs, refs: Refs, lines: Iterable[Mapping[str, Any]]) -> Fig
     from papers import draw
 
     places: dict[tuple[str, str, str], dict[str, Point]] = {}
-    for point in groups:
-        if not refs or point in refs:
-            places.setdefault((point.task, row_name(point), point.method), {})[f"lr {point.lr:g}"] = point
+    for point in refs or groups:
+        places.setdefault((point.task, sfl_grid.row_name(point), point.method), {})[f"lr {point.lr:g}"] = point
     remarks: dict[tuple[str, str, str], list[str]] = {place: [] for place in places}
     for line in lines:
         place = (line["block"], line["cell"], line["method"])

@@ -27,10 +27,7 @@ class Level:
 
 
 def level(values: npt.ArrayLike) -> Level:
-    """The `Level` of the values of one run [n].
-
-    Its std is nan for a single value. Raises BadValue for non-finite values.
-    """
+    """The `Level` of the values of one run [n]; its std is nan for a single value."""
     data = finite_values(values)
     std = float(data.std(ddof=1)) if len(data) > 1 else math.nan
     return Level(float(data.mean()), std, effective_count(data))
@@ -39,8 +36,7 @@ def level(values: npt.ArrayLike) -> Level:
 def bootstrap_mean(values: npt.ArrayLike, seed: int = 0) -> Interval:
     """The mean of the values of one run [n], with its percentile bootstrap interval of level LEVEL.
 
-    Blocks are circular and have length n^(1/3), rounded. seed: the random seed of the resampling. Raises BadValue for
-    an empty or non-finite series.
+    Blocks are circular and have length n^(1/3), rounded. Raises BadValue for an empty or non-finite series.
     """
     row = finite_values(values)
     n = len(row)
@@ -55,8 +51,7 @@ def bootstrap_mean(values: npt.ArrayLike, seed: int = 0) -> Interval:
 def difference(ours: Level, theirs: Level, confidence: float = LEVEL) -> Interval:
     """The difference of two means with Welch's t interval of this level (Welch-Satterthwaite degrees of freedom).
 
-    The bounds are nan if a series has at most one effective value (`Level.count`); two constant series have an interval
-    of one point. A published mean ± std can be given as a `Level` whose count is the number of seeds.
+    The bounds are nan if a series has at most one effective value; two constant series have an interval of one point.
     """
     mean = ours.mean - theirs.mean
     if min(ours.count, theirs.count) <= 1:

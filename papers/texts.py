@@ -22,7 +22,7 @@ def table_of(name: str) -> list[dict[str, str]]:
 
 
 def path_of(file: str) -> Path:
-    """The path of a file of the authors' logs, given relative to RAYLFL_DATA. Raises DataMissing if it is missing."""
+    """The path of a file of the authors' logs below RAYLFL_DATA. Raises DataMissing if it is missing."""
     from raylfl.data.base import data_root  # not before: it imports torch
 
     path = data_root(None) / file
@@ -32,47 +32,38 @@ def path_of(file: str) -> Path:
 
 
 def measurements(path: Path) -> Iterator[dict[str, str]]:
-    """The rows of a file of logs (gzipped CSV), one per measurement: column -> text."""
+    """The rows of a file of logs (gzipped CSV): column -> text."""
     with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
         yield from csv.DictReader(file)
 
 
 def percent(value: float) -> str:
-    """A fraction in per cent, with one decimal."""
     return f"{100 * value:.1f}"
 
 
 def listing(
     values: Mapping[str, Any], show: Callable[[Any], str] = percent, between: str = " ", end: str = ", "
 ) -> str:
-    """The names with their values as text: `FedAvg 52.4, FedAvgM 61.2`.
-
-    between: a name and its value; end: of each value but the last.
-    """
+    """The names with their values as text: `FedAvg 52.4, FedAvgM 61.2`."""
     return end.join(f"{name}{between}{show(value)}" for name, value in values.items())
 
 
 def ordered(values: Mapping[str, T], key: Callable[[T], Any] = lambda value: value) -> dict[str, T]:
-    """The entries by their values, the smallest first; key: the number that counts."""
+    """The entries by their values, the smallest first."""
     return dict(sorted(values.items(), key=lambda entry: key(entry[1])))
 
 
 def stat_of(text: str) -> Stat:
-    """A published number in per cent, such as `78.43±2.46` or `78.43`, as a statistic of fractions.
-
-    Its std is nan if none is published.
-    """
+    """A published number in per cent, such as `78.43±2.46` or `78.43`, as a statistic of fractions."""
     mean, _, std = text.partition("±")
     return Stat(float(mean) / 100, float(std) / 100 if std else math.nan, 1, 1)
 
 
 def accuracy_text(stat: Stat) -> str:
-    """A test accuracy as text in per cent, such as `78.43 ± 2.46`."""
     return stat_text(stat, ACCURACY)
 
 
 def ratio_text(value: float) -> str:
-    """A ratio as text; `–` if it is not finite."""
     return f"{value:.2f}" if math.isfinite(value) else "–"
 
 
@@ -82,5 +73,5 @@ def mean_cost(costs: Stat) -> float:
 
 
 def cost_or_dash(value: float) -> str:
-    """The text for the cost of reaching a goal, such as rounds; `–` if the goal was never reached (infinite cost)."""
+    """The cost of reaching a goal as text; `–` if it was never reached (infinite cost)."""
     return count_text(value) if math.isfinite(value) else "–"

@@ -23,7 +23,7 @@ PlotLine = tuple[int, str, Any, Any]  # colour, matplotlib's format, x, y
 
 
 def problem_of(clients: int, dim: int, seed: int = 0) -> QuadraticProblem:
-    """A random quadratic problem with equally weighted clients, whose Hessians have eigenvalues in [0.2, 1]."""
+    """A random problem with equally weighted clients, whose Hessians have eigenvalues in [0.2, 1]."""
     from raylfl.theory.quadratic import QuadraticProblem
 
     draw = np.random.default_rng(seed)
@@ -36,7 +36,7 @@ def problem_of(clients: int, dim: int, seed: int = 0) -> QuadraticProblem:
 
 
 def take_steps(problem: QuadraticProblem, i: int, x: Floats, steps: int, eta: float) -> Floats:
-    """The parameters of client i after `steps` local steps from x with step size eta."""
+    """The parameters of client i after its local steps from x."""
     for _ in range(steps):
         x = x - eta * (problem.hessians[i] @ x - problem.linear[i])
     return x
@@ -47,10 +47,7 @@ def distance(problem: QuadraticProblem, x: Floats) -> float:
 
 
 class TheoryFigure(PaperResult):
-    """A figure with one panel that is computed within seconds, without runs of the platform.
-
-    stem: its file name; axes: the labels of x and y; log: the axes on a log scale, such as `xy`.
-    """
+    """A figure with one panel that is computed without runs; log: the axes on a log scale, such as `xy`."""
 
     stem: ClassVar[str]
     axes: ClassVar[tuple[str, str]]
@@ -71,12 +68,9 @@ class TheoryFigure(PaperResult):
             for label, (color, style, x, y) in lines.items():
                 ax.plot(x, y, style, color=PALETTE[color], label=label, fillstyle="none")
             ax.set(xlabel=self.axes[0], ylabel=self.axes[1])
-            if "x" in self.log:
-                ax.set_xscale("log")
-                log_axis(ax.xaxis, *ax.get_xlim())
-            if "y" in self.log:
-                ax.set_yscale("log")
-                log_axis(ax.yaxis, *ax.get_ylim())
+            for name in self.log:
+                ax.set(**{f"{name}scale": "log"})
+                log_axis(getattr(ax, f"{name}axis"), *getattr(ax, f"get_{name}lim")())
             ax.legend()
 
         with rc():
@@ -95,7 +89,7 @@ class SflBound(TheoryFigure):
 
         problem = problem_of(self.clients, 5)
         L, mu, start = float(problem.smoothness.max()), float(problem.convexity.min()), problem.optimum + 3
-        numbers = {"L": L, "mu": mu, "D": float(np.linalg.norm(start - problem.optimum)), "sigma": 0.0}
+        numbers = {"L": L, "mu": mu, "D": distance(problem, start), "sigma": 0.0, "zeta_star": problem.zeta_star}
         eta = sfl.convex_step(sfl.Setting(True, self.clients, self.clients, self.steps, 1.0), L).largest
         lines: dict[str, PlotLine] = {}
         claims, rounds = [], list(range(1, self.rounds + 1))
@@ -104,22 +98,19 @@ class SflBound(TheoryFigure):
             path = self.path(problem, sequential, start, eta)
             means = [sfl.average_weights(setting, r, mu) @ path[: r + 1] for r in rounds]
             gaps = np.array([problem.value(x) - problem.value(problem.optimum) for x in means])
-            bounds = [
-                sfl.strongly_convex_bound(setting, r, zeta_star=problem.zeta_star, **numbers).total for r in rounds
-            ]
+            bounds = [sfl.strongly_convex_bound(setting, r, **numbers).total for r in rounds]
             lines |= {f"{name}, bound": (color, "--", rounds, bounds), f"{name}, run": (color, "-", rounds, gaps)}
             ratio = float((gaps / bounds).max())
             claims.append(Claim(f"{name} stays below its bound", ratio <= 1, f"at most {ratio:.2g} times the bound"))
         return lines, claims
 
     def path(self, problem: QuadraticProblem, sequential: bool, x: Floats, eta: float) -> Floats:
-        """The parameters x_0, ..., x_R [R+1, d] of a run with all clients in every round, from x."""
+        """The parameters x_0, ..., x_R [R+1, d] of a run with all clients in every round."""
         draw, path = np.random.default_rng(1), [x]
         for _ in range(self.rounds):
-            if sequential:
-                for i in draw.permutation(self.clients):
-                    x = take_steps(problem, i, x, self.steps, eta)
-            else:
+            for i in draw.permutation(self.clients) if sequential else ():
+                x = take_steps(problem, i, x, self.steps, eta)
+            if not sequential:
                 x = np.mean([take_steps(problem, i, x, self.steps, eta) for i in range(self.clients)], axis=0)
             path.append(x)
         return np.array(path)
@@ -151,7 +142,7 @@ class FocusSpeedup(TheoryFigure):
         return lines, claims
 
     def noise(self, clients: int, q: float) -> float:
-        """The mean of |grad F|^2 over the rounds of a run from the optimum, f_i = L x^2/2, participation rate q."""
+        """The mean of |grad F|^2 over a run from the optimum, f_i = L x^2/2, participation rate q."""
         draw, eta, L = np.random.default_rng(clients), 0.1 / clients, self.smoothness
         x, stored, total = 0.0, np.zeros(clients), 0.0
         for _ in range(self.rounds):
@@ -199,7 +190,7 @@ class FedacsBias(TheoryFigure):
 
     @staticmethod
     def end(problem: QuadraticProblem, shares: Floats, steps: Ints, eta: float) -> Floats:
-        """The expectation of the server model x_r after many rounds; shares: the expected weights of the updates."""
+        """The expectation of x_r after many rounds; shares: the expected weights of the updates."""
         x = np.zeros(problem.dim)
         for _ in range(min(4000, int(30 / eta))):
             ends = [take_steps(problem, i, x, int(k), eta) for i, k in enumerate(steps)]

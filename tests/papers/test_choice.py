@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from papers.base import find
-from papers.choice import choice, plain
+from papers.base import choice, find, plain
 from papers.estimate import estimate
 from papers.fedaware import METHODS
 from papers.focus import LINES

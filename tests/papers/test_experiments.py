@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from papers.base import EXPERIMENTS, find
-from papers.choice import CellChoice
+from papers.base import EXPERIMENTS, CellChoice, find
 from papers.fedacs import METHODS, columns_of, gains
 from papers.grid import Point
 from papers.run_cache import RunCache, config_digest, folder_name

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from papers import ledger
-from papers.base import find
-from papers.choice import choice
+from papers.base import choice, find
 from papers.fedavg import FRACTIONS, PARTITIONS, claims, crossing, row_of
 from papers.grid import Point
 from papers.ledger_rows import LedgerRows

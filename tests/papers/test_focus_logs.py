@@ -7,8 +7,7 @@ import gzip
 
 import pytest
 
-from papers.base import find
-from papers.choice import choice
+from papers.base import choice, find
 from papers.focus import DIVISOR, DROPOUT, PUBLISHED, SEQUENCE, SHARED, logs
 from raylfl.errors import DataMissing
 from tests.papers.caches import DryCache

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from papers import ledger
-from papers.base import Findings
-from papers.choice import choice
+from papers.base import Findings, choice
 from papers.grid import Grid, Point, by, nest
 from papers.ledger_rows import LedgerRows
 from papers.run_cache import RunCache

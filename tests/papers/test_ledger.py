@@ -14,8 +14,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from papers import ledger, sfl_logs, sfl_tables
-from papers.base import find
-from papers.choice import plain
+from papers.base import find, plain
 from papers.gallery import experiments, gallery, pages
 from papers.grid import Point
 from papers.ledger import Row

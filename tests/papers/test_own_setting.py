@@ -11,8 +11,7 @@ import pytest
 import yaml
 
 from papers import ledger
-from papers.base import Findings, find
-from papers.choice import plain
+from papers.base import Findings, find, plain
 from papers.grid import Grid, Point
 from papers.publish import differences, publish
 from papers.run_cache import RunCache, config_digest, set_keys
