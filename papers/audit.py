@@ -38,10 +38,7 @@ DEPARTED = (
     "variates that start as the initial model instead of 0 ('variates from the model'); changes of the server's "
     "variate divided by the number of received clients instead of all clients ('variate over the received')"
 )
-BOTH = (
-    "both variate departures together (variates that start as the model, server variate divided by the "
-    "received clients)"
-)
+BOTH = "both variate departures together (variates that start as the model, server variate divided by the received clients)"
 LINES = {PLAIN: "scaffold", MOMENTUM: "fedavgm", LONG: "fedacs", MODEL: "focus", RECEIVED: "fedaware"}
 LINES |= {PAIR: "fedau", ALL: "fedvarp", AVERAGE: "fedavg", AVERAGE_MOMENTUM: "mifa", PROX: "fedprox"}
 EARLY, LATE, START = 100, 300, "at the start"  # rounds
@@ -218,11 +215,9 @@ class ScaffoldAllClients(NetworkAudit):
 
 @EXPERIMENTS.register("audit/scaffold-classes", paper="SCAFFOLD in public code, two classes per client")
 class ScaffoldClasses(ScaffoldAllClients):
-    """Test accuracy of SCAFFOLD on FashionMNIST, ten clients with two classes each: as published, and with momentum.
+    """Test accuracy of SCAFFOLD on FashionMNIST, ten clients with two classes each: as published, and with momentum."""
 
-    A replication of NIID-Bench has 10.0 % for SCAFFOLD in this setting, and 81.0 % for FedAvg.
-    """
-
+    # a replication of NIID-Bench has 10.0 % for SCAFFOLD in this setting, and 81.0 % for FedAvg
     heading = "two classes per client"
     paper: ClassVar = ScaffoldAllClients.paper | {"base": ["data/fashion_mnist"]}
     options: ClassVar = ScaffoldAllClients.options | {"partition": {"name": "classes", "classes": 2}}
@@ -236,9 +231,8 @@ class ScaffoldDirichlet(ScaffoldAllClients):
     """
 
     heading = "Dirichlet(0.5)"
-    options: ClassVar = ScaffoldAllClients.options | {
-        "partition": {"name": "dirichlet", "alpha": 0.5, "min_size": 10, "balance": "cap"}
-    }
+    skew: ClassVar = {"name": "dirichlet", "alpha": 0.5, "min_size": 10, "balance": "cap"}
+    options: ClassVar = ScaffoldAllClients.options | {"partition": skew}
 
 
 CLIENTS, ALPHA = 10, 0.5
@@ -253,24 +247,16 @@ NOVA, DIVIDED = "FedNova", f"FedNova, gamma = 1/{FACTOR:g}"
 class FedNovaNetwork(NetworkAudit):
     """Test accuracy of FedNova, ten clients of unequal sizes p_i, with and without the factor N sum p_i^2 in its step.
 
-    N: number of clients; p_i: client i's share of the samples. If clients solve their local problems within a round,
-    FedNova's step is the mean update times this factor. LeNet-5 on MNIST.
+    p_i: client i's share of the samples. If the N clients solve their local problems within a round, FedNova's step is
+    the mean update times this factor.
     """
 
     heading = "sizes from Dirichlet(0.5)"
-    axes: ClassVar = {
-        "method": {
-            NOVA: {"algorithm.name": "fednova"},
-            DIVIDED: {"algorithm.name": "fednova", "algorithm.gamma": 1.0 / FACTOR},
-            AVERAGE: {"algorithm.name": "fedavg"},
-        }
-    }
-    options: ClassVar[dict[str, Any]] = {
-        "rounds": 50,
-        "num_clients": CLIENTS,
-        "participation.size": CLIENTS,
-        "partition": {"name": "quantity", "alpha": ALPHA},
-    }
+    nova: ClassVar = {"algorithm.name": "fednova"}
+    divided: ClassVar = nova | {"algorithm.gamma": 1.0 / FACTOR}
+    axes: ClassVar = {"method": {NOVA: nova, DIVIDED: divided, AVERAGE: {"algorithm.name": "fedavg"}}}
+    options: ClassVar[dict[str, Any]] = {"rounds": 50, "num_clients": CLIENTS, "participation.size": CLIENTS}
+    options |= {"partition": {"name": "quantity", "alpha": ALPHA}}
     gaps: ClassVar = {
         "FedNova is more than 10 points below FedAvg": (NOVA, AVERAGE, -1.0, -0.1),
         WITHIN: (DIVIDED, AVERAGE, -0.02, 0.02),
@@ -282,18 +268,12 @@ class FedNovaNetwork(NetworkAudit):
 class FedNovaCifar(FedNovaNetwork):
     """Test accuracy of FedNova on CIFAR-10, ten clients of sizes p_i, with and without the factor N sum p_i^2.
 
-    The setting in which a public table has 10.0 % for FedNova: momentum 0.9 and weight decay in the local steps. A run
-    has ten rounds instead of the fifty of this table, because a round takes a minute.
+    The setting of a public table with 10.0 % for FedNova; a run has ten rounds, not fifty: a round takes a minute.
     """
 
     paper: ClassVar = {"base": ["data/cifar10"]}
-    options: ClassVar = FedNovaNetwork.options | {
-        "rounds": 10,
-        "eval.every": 1,
-        "checkpoint.every": 1,
-        "local.momentum": 0.9,
-        "local.weight_decay": 1e-5,
-    }
+    options: ClassVar = FedNovaNetwork.options | {"rounds": 10, "eval.every": 1, "checkpoint.every": 1}
+    options |= {"local.momentum": 0.9, "local.weight_decay": 1e-5}
 
 
 @EXPERIMENTS.register("audit/fednova-digits", paper="FedNova under quantity skew, LeNet-5 on digits")

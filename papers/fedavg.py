@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from papers.base import EXPERIMENTS, Claim, Findings
 from papers.grid import Grid, Point, by
 from papers.ledger import Row
+from papers.lines import styles, sweeps_figure
 from papers.run_cache import RunCache
 from papers.texts import ACCURACY, cost_or_dash, listing, ratio_text, table_of
 from raylfl.report.curves import log_axis
@@ -173,8 +174,6 @@ def claims(rows: Sequence[Mapping[str, Any]]) -> list[Claim]:
 
 
 def figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    from papers import draw
-
     panels: dict[str, dict[str, tuple[dict[float, Stat], dict[float, Stat]]]] = {
         partition: {name: ({}, {}) for name in LINES} for partition in PARTITIONS
     }
@@ -186,7 +185,7 @@ def figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
         for (partition, fraction), rounds in published.items():
             panels[partition][name][1][FRACTIONS.index(fraction)] = Stat(rounds, math.nan, 1, 1)
     ticks = [f"{fraction:g}" for fraction in FRACTIONS]
-    picture = draw.sweeps(panels, draw.styles(LINES), "rounds to the target", "fraction of clients C", ticks)
+    picture = sweeps_figure(panels, styles(LINES), "rounds to the target", "fraction of clients C", ticks)
     for ax in picture.axes:
         ax.set_yscale("log")
         log_axis(ax.yaxis, *ax.get_ylim())

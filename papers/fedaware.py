@@ -38,7 +38,7 @@ Tuning = Mapping[str, Mapping[Any, Mapping[str, Any]]]  # method -> value of its
 
 
 def tuned(method: str, option: str = "", grid: Sequence[Any] = (None,)) -> dict[Any, dict[str, Any]]:
-    """Value of a method's tuned option, None without one -> the method's options."""
+    """Value of a method's tuned option, or None -> the method's options."""
     return {value: {"algorithm.name": method} | ({option: value} if option else {}) for value in grid}
 
 
@@ -59,9 +59,9 @@ LOOKS = {name: name.lower() for name in METHODS}
 DIVERSITY = "global/diversity"  # Def. 3.1, of all clients' gradients
 
 
-def systems(*names: str, files: Sequence[str] = ()) -> Axis:
-    """An axis of systems of heterogeneity, with further config files."""
-    return {name: SYSTEMS[name] | {"base": [*SYSTEMS[name]["base"], *files]} for name in names}
+def hybrid(*files: str) -> Axis:
+    """The axis of the hybrid system alone, with further config files."""
+    return {"hybrid": SYSTEMS["hybrid"] | {"base": [*SYSTEMS["hybrid"]["base"], *files]}}
 
 
 class Scenario(Grid):
@@ -73,10 +73,7 @@ class Scenario(Grid):
 
 
 class Tuned(Scenario):
-    """Methods at the best value of a tuned option, by the best accuracy on the first seed.
-
-    methods: as METHODS; at scale `smoke` only the middle value of each grid, or `smoke_values`, are tried.
-    """
+    """Methods at the best value of a tuned option; at scale `smoke` the middle value, or `smoke_values`, are tried."""
 
     tuned, smoke_seeds = "tuning", 2
     choices: ClassVar[tuple[str, ...]] = ("method",)
@@ -105,7 +102,7 @@ class Tuned(Scenario):
         return self.methods[point.method][point.tuning]
 
     def tune(self, cache: RunCache) -> dict[Any, dict[str, Group]]:
-        """System -> method -> the runs of its best setting on all seeds."""
+        """System -> method -> the runs of its best setting."""
         return nest(self.best(cache, lambda group: best(group, ACCURACY).mean), "system", "method")
 
 
@@ -115,10 +112,7 @@ def against(form: str, names: Iterable[str]) -> list[str]:
 
 
 def steady(lines: Mapping[str, Group], form: str, last: int) -> Claim:
-    """The claim of Sec. 5 that the accuracy of FedAWARE varies least from evaluation to evaluation in the last rounds.
-
-    It is judged by paired t tests over seeds.
-    """
+    """The claim of Sec. 5 that FedAWARE's accuracy varies least in the last rounds, by paired t tests over seeds."""
     moves = {name: jitter(lines[name], last) for name in against(form, lines)}
     means = {name: float(np.mean(move)) for name, move in moves.items()}
     evidence = listing(ordered(means), lambda mean: f"{100 * mean:.2f}")
@@ -135,16 +129,15 @@ def ahead_of_all(leads: Sequence[Interval]) -> bool | None:
 
 
 def jitter(group: Group, last: int) -> Floats:
-    """The std of the changes of accuracy between evaluations in the `last` rounds, for each of S runs [S]."""
+    """The std of the changes of accuracy between evaluations in the `last` rounds, by run."""
     rows = [run.column(ACCURACY)[run.rounds > run.rounds[-1] - last] for run in group.runs]
     return np.array([np.diff(row[np.isfinite(row)]).std() for row in rows])
 
 
 def most_diverse(values: Mapping[str, Stat], form: str, seeds: int) -> Claim:
-    """The claim of Sec. 5 that FedAWARE has a higher final gradient diversity than the other methods.
+    """The claim of Sec. 5 that FedAWARE has a higher final gradient diversity, by Welch's t intervals of the means.
 
-    It is judged by Welch's t intervals of the means. The std is over seeds and rounds, but only the number of seeds
-    counts as the number of values, which makes the test cautious.
+    The std is over seeds and rounds, but only the seeds count as values, which makes the test cautious.
     """
     evidence = listing(ordered(values, lambda stat: -stat.mean), partial(stat_text, metric=DIVERSITY))
     levels = {name: Level(stat.mean, stat.std, seeds) for name, stat in values.items()}
@@ -153,7 +146,7 @@ def most_diverse(values: Mapping[str, Stat], form: str, seeds: int) -> Claim:
 
 
 def published_best(method: str, system: str) -> Stat:
-    """The accuracy of a method in table 1; the paper does not say which form of FedAWARE has its numbers."""
+    """The accuracy in table 1; the paper does not say which form of FedAWARE has its numbers."""
     rows = {row["method"]: row for row in table_of("fedaware_table1")}
     return stat_of(rows["FedAWARE" if method in FORMS else method][system])
 
@@ -163,7 +156,7 @@ class Table1(Tuned, Lines):
     """Best test accuracy of eight methods, FedAWARE in two forms, on CIFAR-10 in three systems of heterogeneity."""
 
     choices, curves = (), ("train/loss", DIVERSITY)  # figure 5 shares the runs
-    axes: ClassVar = {"system": systems(*SYSTEMS), "method": {name: {} for name in METHODS}}
+    axes: ClassVar = {"system": SYSTEMS, "method": {name: {} for name in METHODS}}
     panel, metrics, stem, looks = "system", (ACCURACY, "train/loss"), "table1", LOOKS
     caption, plot = "Best test accuracy, mean ± std over seeds, best tuning.", {"band": "std", "window": 5}
     columns = (
@@ -192,9 +185,8 @@ class Table1(Tuned, Lines):
                 claims.append(Claim(f"{label}: {form} is best", order[0] == form, texts[0], published=texts[1]))
                 claim = steady(runs, form, final_rounds(rounds_of(runs[form])))
                 steadiest.append(replace(claim, text=f"{label}: {claim.text}"))
-        less = [
-            values["hybrid+"][name]["ours"].mean < values["statistical only"][name]["ours"].mean for name in METHODS
-        ]
+        first, last = values["statistical only"], values["hybrid+"]
+        less = [last[name]["ours"].mean < first[name]["ours"].mean for name in METHODS]
         text = "every method loses accuracy from statistical only to hybrid+"
         return [*claims, Claim(text, all(less), f"{sum(less)} of {len(less)} do"), *steadiest]
 
@@ -231,12 +223,12 @@ class Fig3(Curves):
 
     line, name = "alpha", "{alpha}"
     stem, metrics, curves = "fig3", (ACCURACY, DIVERSITY, "global/grad_norm"), (DIVERSITY, "global/grad_norm")
-    axes: ClassVar = {"system": systems("hybrid"), "alpha": alphas("partition.alpha", 0.1, 0.3, 0.5, 0.7)}
+    axes: ClassVar = {"system": hybrid(), "alpha": alphas("partition.alpha", 0.1, 0.3, 0.5, 0.7)}
     options: ClassVar = Scenario.options | {"eval.global": True}
 
     def claims(self, values: Values) -> list[Claim]:
         """The claims of Sec. 3: less heterogeneity gives higher accuracy and diversity, and a lower |grad F|."""
-        claims = []
+        claims, show = [], partial(number, digits=3)
         for metric, text, sign in (
             (ACCURACY, "accuracy is higher at alpha 0.7 than at alpha 0.1", 1),
             (DIVERSITY, "with it goes a higher gradient diversity (fig. 3)", 1),
@@ -244,20 +236,17 @@ class Fig3(Curves):
         ):
             means = {name: of[metric].mean for name, of in values[""].items()}
             low, *_, high = means.values()
-            evidence = listing(means) if metric == ACCURACY else listing(means, partial(number, digits=3))
+            evidence = listing(means, percent if metric == ACCURACY else show)
             claims.append(Claim(text, sign * (high - low) > 0, evidence))
         return claims
 
 
 class Methods(Tuned, Curves):
-    """A figure of the methods of table 1 in one system, each at its best tuning.
-
-    The claims compare all methods, and are judged once all have runs.
-    """
+    """A figure of the methods of table 1 in one system, each at its best tuning; claims need the runs of all."""
 
     metrics: ClassVar[Sequence[str]] = ("train/loss", ACCURACY, DIVERSITY)
     curves: ClassVar[Sequence[str]] = ("train/loss", DIVERSITY)
-    axes: ClassVar[dict[str, Axis]] = {"system": systems("hybrid"), "method": {name: {} for name in METHODS}}
+    axes: ClassVar[dict[str, Axis]] = {"system": hybrid(), "method": {name: {} for name in METHODS}}
     looks: ClassVar[Mapping[str, str]] = LOOKS
 
     def lines(self, cache: RunCache) -> dict[str, dict[str, Group]]:
@@ -270,7 +259,7 @@ class Methods(Tuned, Curves):
         return self.comparisons(values[""]) if len(values[""]) == len(self.methods) else []
 
     def comparisons(self, lines: Mapping[str, Mapping[str, Any]]) -> list[Claim]:
-        """The claims that compare all methods, by means over the last rounds; lines: method -> key -> value."""
+        """The claims that compare all methods, by means over the last rounds."""
         runs = {name: of["runs"] for name, of in lines.items()}
         seeds, last = len(runs[FORMS[0]].runs), final_rounds(rounds_of(runs[FORMS[0]]))
         diversity = {name: of[DIVERSITY] for name, of in lines.items()}
@@ -287,10 +276,9 @@ class Fig5(Methods):
     def comparisons(self, lines: Mapping[str, Mapping[str, Any]]) -> list[Claim]:
         ends, tops = ({name: of[key].mean for name, of in lines.items()} for key in (DIVERSITY, "best"))
         holds = all(ends[m] < ends["FedAvg"] and tops[m] > tops["FedAvg"] for m in ("FedAvgM", "FedYogi"))
-        names = ("FedAvg", "FedAvgM", "FedYogi")
-        evidence = ", ".join(f"{name} {percent(tops[name])} % at {number(ends[name], 3)}" for name in names)
+        shown = {m: f"{percent(tops[m])} % at {number(ends[m], 3)}" for m in ("FedAvg", "FedAvgM", "FedYogi")}
         text = "FedAvgM and FedYogi are more accurate than FedAvg at a lower diversity"
-        return [*super().comparisons(lines), Claim(text, holds, evidence)]
+        return [*super().comparisons(lines), Claim(text, holds, listing(shown, str))]
 
 
 class Digits(Methods):
@@ -303,8 +291,10 @@ class Digits(Methods):
         claims = super().comparisons(lines)
         for form in FORMS:
             losses = {name: lines[name]["train/loss"].mean for name in (form, "FedYogi")}
-            text = f"{form}: its training loss is at most 1.5 times FedYogi's"
-            holds = losses[form] <= 1.5 * losses["FedYogi"]
+            text, holds = (
+                f"{form}: its training loss is at most 1.5 times FedYogi's",
+                losses[form] <= 1.5 * losses["FedYogi"],
+            )
             claims.append(Claim(text, holds, listing(losses, partial(number, digits=3))))
         return claims
 
@@ -314,7 +304,7 @@ class Fig8(Digits):
     """Loss, accuracy and gradient diversity of the methods of table 1 on MNIST."""
 
     stem = "fig8"
-    axes: ClassVar = Methods.axes | {"system": systems("hybrid", files=["data/mnist", "reproduce/fedaware_mlp"])}
+    axes: ClassVar = Methods.axes | {"system": hybrid("data/mnist", "reproduce/fedaware_mlp")}
 
 
 @EXPERIMENTS.register("fedaware/fig9", paper="FedAWARE [4] fig. 9")
@@ -322,9 +312,7 @@ class Fig9(Digits):
     """Loss, accuracy and gradient diversity of the methods of table 1 on FashionMNIST."""
 
     stem = "fig9"
-    axes: ClassVar = Methods.axes | {
-        "system": systems("hybrid", files=["data/fashion_mnist", "reproduce/fedaware_mlp"])
-    }
+    axes: ClassVar = Methods.axes | {"system": hybrid("data/fashion_mnist", "reproduce/fedaware_mlp")}
 
 
 @EXPERIMENTS.register("fedaware/fig6", paper="FedAWARE [4] fig. 6")
@@ -338,7 +326,7 @@ class Fig6(Methods):
         "FedAvg": tuned("fedavg"),
     }
     smoke_values = (0.3, 1.0)
-    axes: ClassVar = {"system": systems("hybrid"), "method": {name: {} for name in methods}}
+    axes: ClassVar = {"system": hybrid(), "method": {name: {} for name in methods}}
     looks: ClassVar = {"FedAWARE": "fedaware", "FedMGDA+": "fedmgda", "FedAvg": "fedavg"}
 
     def comparisons(self, lines: Mapping[str, Mapping[str, Any]]) -> list[Claim]:
@@ -352,7 +340,8 @@ class Fig7(Curves):
 
     line, name = "alpha", "{alpha}"
     stem, metrics, curves = "fig7", (ACCURACY, DIVERSITY), (DIVERSITY,)
-    axes: ClassVar = {"system": systems("hybrid+"), "alpha": alphas("algorithm.alpha", 0.1, 0.3, 0.5, 0.7, 0.9)}
+    system: ClassVar = {"hybrid+": SYSTEMS["hybrid+"]}
+    axes: ClassVar = {"system": system, "alpha": alphas("algorithm.alpha", 0.1, 0.3, 0.5, 0.7, 0.9)}
     options: ClassVar = Scenario.options | {"algorithm.name": "fedaware"}
 
     def claims(self, values: Values) -> list[Claim]:

@@ -1,4 +1,4 @@
-"""FOCUS [1] (Ying, Li & Yang, NeurIPS 2025): ridge regression, figure 4; SG-FOCUS on CIFAR-10, figure 9."""
+"""FOCUS [1] (Ying, Li & Yang, NeurIPS 2025): ridge regression, partitions, SG-FOCUS on CIFAR-10: figures 4, 8, 9."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,11 +8,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from papers import texts
-from papers.base import EXPERIMENTS, Claim
+from papers.base import EXPERIMENTS, Claim, Findings, PaperResult
 from papers.grid import Axis, Grid, Point, by
 from papers.ledger import Row
 from papers.lines import Lines, Sweep, Sweeps, Values, best_value
 from papers.run_cache import RunCache
+from papers.statistics import CIFAR10, counts_of
 from papers.texts import ACCURACY, accuracy_text, cost_or_dash, listing, mean_cost, ordered, stat_of, table_of
 from raylfl.core.arrays import Floats
 from raylfl.report.derived import Stat, group_to_target, last_k, to_target
@@ -142,6 +143,23 @@ def _same(lines: Mapping[str, Mapping[str, Any]], *names: str) -> Claim:
     apart = max(float(np.nanmax(np.abs(other - first))) for other in others)
     text = f"under full participation {', '.join(names)} are identical"
     return Claim(text, apart < 1e-12, f"their distances differ by at most {apart:.1g}")
+
+
+@EXPERIMENTS.register("focus/fig8", paper="FOCUS [1] fig. 8")
+class Bubbles(PaperResult):
+    """Bubble plot of CIFAR-10's labels over 32 clients, Dirichlet(0.05)."""
+
+    def run(self, cache: RunCache) -> Findings:
+        from raylfl.report import partition_plot
+
+        counts = counts_of({"name": "dirichlet_client", "alpha": 0.05}, CIFAR10, clients=32)
+        shares = -np.sort(-counts / counts.sum(axis=1, keepdims=True), axis=1)
+        two = shares[:, :2].sum(axis=1)
+        evidence = f"a client's two largest classes hold {100 * np.median(two):.1f} % of its samples in the median, "
+        evidence += f"{100 * two.min():.1f} % at the least"
+        text = "the data of each client mainly cover one or two classes"
+        figure = partition_plot.figure(counts, None, "Dirichlet 0.05, 32 clients")
+        return Findings([], [Claim(text, bool(np.median(two) > 0.9), evidence)], {"fig8": figure})
 
 
 DIVISOR = "SCAFFOLD, divisor 10"  # SCAFFOLD in the form of the public code and of its logs

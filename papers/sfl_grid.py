@@ -1,15 +1,26 @@
 """SFL [2] (Li & Lyu, NeurIPS 2023), image classification: the cells of its tables, their search, the published numbers.
 
 PFL is the paper's name for parallel federated learning, that is FedAvg. C: classes per client; K: local steps.
+
+The authors' logs, `sfl_test_accuracy.csv.gz`, have one row per measurement; of several logs of a cell, one after the
+other, the last one is used, as in table 10. The ledgers keep an excerpt per cell.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+
 from papers.grid import Axis, Grid, Point, by
-from papers.ledger import Row
+from papers.ledger import Row, thin_out, write_lines
+from papers.ledger_rows import LedgerRows
 from papers.run_cache import RunCache
-from papers.texts import ACCURACY, stat_of, table_of
+from papers.statistics import effective_count
+from papers.texts import ACCURACY, measurements, path_of, stat_of, table_of
 from raylfl.report.derived import Stat, last_k, score
 from raylfl.report.runs import Group
 
@@ -71,6 +82,44 @@ def axes(
         "method": {name: {"algorithm.name": key} for name, key in METHODS.items()},
         "lr": {lr: {"local.lr": lr} for lr in RATES},
     }
+
+
+REFERENCE = "reference.jsonl"
+LAST, MORE = 40, 400  # the paper averages 40 rounds; 400 rounds have ten times as many values
+FILE = "published/sfl_test_accuracy.csv.gz"
+SOURCE = "the authors' public logs, seed 1234 (published/sfl_test_accuracy.csv.gz)"
+Series = list[tuple[int, float]]  # (round from 0, accuracy as a fraction)
+
+
+def log_of(cell: Mapping[str, Any], rounds: int) -> Series | None:
+    """The authors' log of a cell with this many rounds, if it has one. Raises DataMissing without the file of logs."""
+    clip = cell["clip"] or 0
+    names = (file.partition("/")[2] for file in TASKS[cell["task"]]["base"])  # of data and model
+    key = (*names, cell["method"], cell["classes"], cell["steps"], float(cell["lr"]), clip, rounds)
+    return _logs(path_of(FILE)).get(key)
+
+
+@cache
+def _logs(path: Path) -> dict[tuple[Any, ...], Series]:
+    logs: dict[tuple[Any, ...], Series] = {}
+    for line in measurements(path):
+        numbers = (int(line["classes"]), int(line["local_steps"]), float(line["lr"]), int(line["clip_norm"]))
+        series = logs.setdefault((line["data"], line["model"], line["method"], *numbers, int(line["rounds"])), [])
+        r = int(line["round"]) - 1
+        if series and r <= series[-1][0]:
+            series.clear()
+        series.append((r, float(line["test_accuracy_percent"]) / 100))
+    return logs
+
+
+@dataclass(frozen=True)
+class Reference:
+    """An excerpt of a cell's log; last: number of last rounds -> [mean, std, values, effective number of values]."""
+
+    cell: dict[str, Any]
+    source: str
+    last: dict[str, list[float]]
+    curve: list[list[float]]
 
 
 class Images(Grid):
@@ -152,6 +201,14 @@ class Images(Grid):
         last, runs = last_rounds(self.rounds[cache.scale][0]), self.sweep(cache, self.chosen(cache))
         return {cell: {lr: last_k(group, ACCURACY, last) for lr, group in of.items()} for cell, of in runs.items()}
 
+    def logs_of(self, cache: RunCache, groups: Mapping[Point, Group]) -> dict[Point, Reference]:
+        """The excerpts of the authors' logs of published cells."""
+        if not isinstance(cache, LedgerRows):
+            return {}
+        rounds = {point: group.runs[0].config["rounds"] for point, group in groups.items()}
+        refs = references(cache.folder, [(self.cell(point), rounds[point]) for point in groups])
+        return {point: refs[name] for point in groups if (name := key(self.cell(point))) in refs}
+
     def search(self, cache: RunCache, left: Mapping[Point, Sequence[float]]) -> dict[Point, float]:
         """The best learning rate of each cell by its accuracy on one seed (SFL, App. G.3), of those that are `left`.
 
@@ -209,3 +266,30 @@ def published_rates() -> dict[tuple[Any, ...], dict[float, Stat]]:
     """(task, C, K, method, max norm) -> learning rate -> accuracy in tables 7 and 10: one seed, 1000 rounds."""
     cells = published("sfl_rates").items()
     return {key: dict(zip(GRID[key[3]], map(stat_of, texts.split()), strict=True)) for key, texts in cells}
+
+
+def references(folder: Path, cells: Iterable[tuple[dict[str, Any], int]]) -> dict[str, Reference]:
+    """Key of a cell -> excerpt of its log, if it has one; cells: with their rounds.
+
+    The excerpts of new cells are added to the file of the ledger in this folder.
+    """
+    path = folder / REFERENCE
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    excerpts = {key(ref.cell): ref for ref in (Reference(**json.loads(line)) for line in lines)}
+    known = set(excerpts)
+    for cell, rounds in cells:
+        if key(cell) in known or (series := log_of(cell, rounds)) is None:
+            continue
+        last = {}
+        for window in (LAST, MORE):
+            values = np.array([value for r, value in series if r >= rounds - window])
+            numbers = (values.mean(), values.std(ddof=1), len(values), effective_count(values))
+            last[str(window)] = [round(float(number), 6) for number in numbers]
+        excerpts[key(cell)] = Reference(cell, SOURCE, last, [[r, round(value, 4)] for r, value in thin_out(series, 50)])
+    if set(excerpts) != known:
+        write_lines(path, [asdict(excerpts[name]) for name in sorted(excerpts)])
+    return excerpts
+
+
+def key(cell: Mapping[str, Any]) -> str:
+    return json.dumps([str(cell[name]) for name in ("task", "classes", "steps", "method", "lr", "clip")])

@@ -1,4 +1,4 @@
-"""SFL [2] (Li & Lyu, NeurIPS 2023): simulations on quadratic functions, figures 1 and 6.
+"""SFL [2] (Li & Lyu, NeurIPS 2023): simulations on quadratic functions, figures 1 and 6; partitions, figure 7.
 
 PFL is the paper's name for parallel federated learning, that is FedAvg.
 """
@@ -9,16 +9,19 @@ from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
+from matplotlib.figure import Figure
 
-from papers.base import EXPERIMENTS, Claim, Findings
+from papers.base import EXPERIMENTS, Claim, Findings, PaperResult
 from papers.grid import Axis, by, nest
 from papers.lines import Lines, Values
 from papers.run_cache import RunCache
 from papers.sfl_grid import METHODS
-from papers.texts import cost_or_dash, mean_cost
+from papers.statistics import MNIST, counts_of
+from papers.texts import cost_or_dash, listing, mean_cost
+from raylfl.core.arrays import Ints
 from raylfl.report.derived import Stat, group_to_target, last_k
 from raylfl.report.runs import Group
-from raylfl.report.tables import Column
+from raylfl.report.tables import Column, ReportTable
 from raylfl.report.wording import number
 
 DISTANCE = "global/distance_abs"  # |x|, as x* = 0
@@ -171,3 +174,73 @@ class Fig6(Simulations):
     }
     axes: ClassVar = axes(pairs)
     stem = "fig6"
+
+
+@EXPERIMENTS.register("sfl/exdir", paper="SFL [2] fig. 7")
+class ExDir(PaperResult):
+    """MNIST over 10 clients by ExDir(C, alpha): C = 1, 2, 5, 10 classes per client, alpha = 100, 10, 1."""
+
+    clients: ClassVar = 10
+    classes: ClassVar = (1, 2, 5, 10)
+    alphas: ClassVar = (100.0, 10.0, 1.0)  # from left to right, as in the paper
+
+    def run(self, cache: RunCache) -> Findings:
+        counts = {
+            (c, alpha): counts_of({"name": "exdir", "classes": c, "alpha": alpha}, MNIST, self.clients)
+            for c in self.classes
+            for alpha in self.alphas
+        }
+        names, rows = {cell: "ExDir({}, {:g})".format(*cell) for cell in counts}, []
+        for cell, item in counts.items():
+            samples, uneven = item.sum(axis=1), unevenness(item)
+            row = {"partition": names[cell], "classes": (item > 0).sum(axis=1).mean(), "uneven": uneven}
+            rows.append(row | {"least": int(samples.min()), "most": int(samples.max())})
+        columns = [
+            Column("partition", "partition"),
+            Column("classes", "classes per client", partial(number, digits=3), None, True),
+            Column("least", "fewest samples", str, None, True),
+            Column("most", "most samples", str, None, True),
+            Column("uneven", "unevenness", partial(number, digits=3), None, True),
+        ]
+        caption = "Unevenness: std / mean of a class's sample numbers at the clients that own it, mean over classes."
+        figure = heat_maps({names[cell]: item for cell, item in counts.items()})
+        return Findings([ReportTable("exdir", caption, columns, rows)], self.claims(counts), {"exdir": figure})
+
+    def claims(self, counts: Mapping[tuple[int, float], Ints]) -> list[Claim]:
+        single = [np.sort(counts[1, alpha].max(axis=1)) for alpha in self.alphas]
+        left_over = [sum(MNIST) - int(item.sum()) for item in counts.values()]
+        most = {c: max(int((counts[c, a] > 0).sum(axis=1).max()) for a in self.alphas) for c in self.classes}
+        spread = {f"C={c}": [unevenness(counts[c, alpha]) for alpha in self.alphas] for c in self.classes[1:]}
+        falls = listing(spread, lambda values: ", ".join(f"{v:.2f}" for v in values), ": ", "; ")
+        text = "C>1: heterogeneity increases from left to right (alpha = 100, 10, 1)"
+        return [
+            Claim(
+                "C=1: the three partitions are the same, one class per client",
+                all(np.array_equal(sizes, np.sort(MNIST)) for sizes in single),
+                f"each client holds all of one class: {single[0].min()} to {single[0].max()} samples",
+            ),
+            Claim(text, all(a < b < c for a, b, c in spread.values()), f"unevenness for alpha = 100, 10, 1: {falls}"),
+            Claim(
+                "no client holds more than C classes",
+                all(n <= c for c, n in most.items()),
+                "most classes: " + listing({f"C={c}": n for c, n in most.items()}, str, ": "),
+            ),
+            Claim("no sample is left over", not any(left_over), f"{sum(left_over)} in all partitions together"),
+        ]
+
+
+def unevenness(counts: Ints) -> float:
+    """Std / mean of the sample numbers of a class at the clients that have it, mean over classes; counts: [N, K]."""
+    owned = [column[column > 0] for column in counts.T]
+    return float(np.mean([column.std() / column.mean() for column in owned]))
+
+
+def heat_maps(panels: Mapping[str, Ints]) -> Figure:
+    """A figure of partitions as heat-maps, as in SFL, Fig. 7; panels: title -> samples [clients, classes]."""
+    from raylfl.report.figures import Block, Panel, composed
+    from raylfl.report.partition_plot import heat
+    from raylfl.report.style import rc
+
+    heat_panels = [Panel(title, partial(heat, counts=counts), (2.9, 2.35), title) for title, counts in panels.items()]
+    with rc():
+        return composed(Block("", "", "", heat_panels))

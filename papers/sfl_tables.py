@@ -6,7 +6,7 @@ PFL is the paper's name for parallel federated learning, that is FedAvg. C: clas
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -15,9 +15,9 @@ from papers import sfl_grid
 from papers.base import EXPERIMENTS, Claim, Findings
 from papers.grid import Point, by
 from papers.ledger_rows import LedgerRows
+from papers.lines import Plot, curves_figure, styles
 from papers.run_cache import RunCache
-from papers.sfl_grid import CLIENTS, GRID, METHODS, RATES, SEARCH_SEED, SYMBOLS, TASKS, VARIANTS, VGG, Images, axes
-from papers.sfl_logs import LAST, MORE, Reference, key, references
+from papers.sfl_grid import CLIENTS, GRID, LAST, METHODS, MORE, RATES, TASKS, VARIANTS, VGG, Images, Reference, axes
 from papers.statistics import Level, bootstrap_mean, difference, level
 from papers.texts import ACCURACY, accuracy_text, listing
 from raylfl.core.arrays import Floats
@@ -30,15 +30,16 @@ MARGIN = 0.005  # difference of accuracies that counts as equivalent
 PUBLISHED_SEEDS = 3
 PANELS = 12
 Setup = tuple[str, int, int]  # task, C, K
+K = TypeVar("K")
 Runs = Mapping[Point, Group]
 Refs = Mapping[Point, Reference]  # excerpts of the authors' logs
 WITHIN_LOG = "the mean over the last 400 rounds is within the spread of the authors' log"
 CAPTION = (
-    f"Test accuracy in %, one run (seed 1234) per line; {SYMBOLS}. Last 40: the mean over the last 40 rounds, as in "
-    "the paper. Last 400: our mean with a 95 % bootstrap interval; the authors' mean with the standard deviation sd "
-    "of its rounds; `within`: the means differ by at most this sd. Difference: of the means over the last 400 rounds, "
-    "with its 90 % interval; `same`: the interval is within ± 0.5 points, `not shown` if it is not. The intervals are "
-    "about these two runs, not about other seeds."
+    f"Test accuracy in %, one run (seed 1234) per line; {sfl_grid.SYMBOLS}. Last 40: the mean over the last 40 rounds, "
+    "as in the paper. Last 400: our mean with a 95 % bootstrap interval; the authors' mean with the standard deviation "
+    "sd of its rounds; `within`: the means differ by at most this sd. Difference: of the means over the last 400 "
+    "rounds, with its 90 % interval; `same`: the interval is within ± 0.5 points, `not shown` if it is not. The "
+    "intervals are about these two runs, not about other seeds."
 )
 ONE_SEED = (
     "the logs have one seed, so that the spread of the authors' seeds is unknown; `within` has the standard "
@@ -69,14 +70,14 @@ class Accuracies(Images):
             claims += mostly_within(lines, "the mean is within the published ± std")
         caption = (
             f"Test accuracy in %: mean ± std over seeds and the last {last} rounds, at the best learning rate; "
-            f"{SYMBOLS}. `same`: two one-sided t tests of our seeds' means against the published mean ± std, taken as "
-            f"that of {PUBLISHED_SEEDS} seeds, show a difference of less than 0.5 points; `undecided`: fewer than "
-            f"{PUBLISHED_SEEDS} seeds of ours."
+            f"{sfl_grid.SYMBOLS}. `same`: two one-sided t tests of our seeds' means against the published mean ± std, "
+            f"taken as that of {PUBLISHED_SEEDS} seeds, show a difference of less than 0.5 points; `undecided`: fewer "
+            f"than {PUBLISHED_SEEDS} seeds of ours."
         )
         heads = {"cell": "classes, steps", "method": "method", "lr": "best lr", "seeds": "our seeds", "ours": "ours"}
         heads |= {"theirs": "published, 3 seeds", "difference": "difference", "verdict": "within ± std"}
         table = text_table(self.stem, caption, heads, lines)
-        return Findings([table], claims, {self.stem: overlay(groups, logs_of(cache, self, groups), lines)})
+        return Findings([table], claims, {self.stem: overlay(groups, self.logs_of(cache, groups), lines)})
 
     def published_of(self, cell: Point) -> Stat | None:
         return sfl_grid.published_best().get((sfl_grid.published_task(cell), cell.classes, cell.steps, cell.method))
@@ -185,7 +186,7 @@ class Table10(Images):
 
     def run(self, cache: RunCache) -> Findings:
         groups = self.groups(cache, seeds=self.seeds if isinstance(cache, LedgerRows) else self.seeds[:1])
-        refs = logs_of(cache, self, groups)
+        refs = self.logs_of(cache, groups)
         cells = {point: groups[point] for point in sorted(groups, key=lambda p: (*self.cell(p).values(),))}
         lines = rate_lines(cells, refs)
         heads = {"cell": "classes, steps", "method": "method", "lr": "lr", "ours 40": "ours, last 40"}
@@ -197,14 +198,6 @@ class Table10(Images):
         return Findings([table], claims, {self.stem: overlay(groups, refs, lines)}, notes)
 
 
-def logs_of(cache: RunCache, grid: Images, groups: Runs) -> Refs:
-    if not isinstance(cache, LedgerRows):
-        return {}
-    cells = {point: grid.cell(point) for point in groups}
-    refs = references(cache.folder, [(cell, groups[point].runs[0].config["rounds"]) for point, cell in cells.items()])
-    return {point: refs[key(cell)] for point, cell in cells.items() if key(cell) in refs}
-
-
 def window(run: RunRecord, last: int) -> Floats:
     """The accuracies in the last rounds of a run; empty if it diverged."""
     values = run.column(ACCURACY)
@@ -213,8 +206,8 @@ def window(run: RunRecord, last: int) -> Floats:
 
 
 def searches(groups: Runs) -> dict[Point, RunRecord]:
-    """Point -> its run on the seed SEARCH_SEED."""
-    return {point: run for point, group in groups.items() for run in group.runs if run.seed == SEARCH_SEED}
+    """Point -> its run on the seed sfl_grid.SEARCH_SEED."""
+    return {point: run for point, group in groups.items() for run in group.runs if run.seed == sfl_grid.SEARCH_SEED}
 
 
 def text_table(name: str, caption: str, heads: Mapping[str, str], lines: Sequence[dict[str, Any]]) -> ReportTable:
@@ -233,7 +226,7 @@ def same(interval: Interval) -> str:
 
 
 def rate_lines(groups: Runs, refs: Refs) -> list[dict[str, Any]]:
-    """The lines of table 10, one per run on the seed SEARCH_SEED."""
+    """The lines of table 10, one per run on the seed sfl_grid.SEARCH_SEED."""
     lines, published = [], sfl_grid.published_rates()
     for point, run in searches(groups).items():
         ref, values = refs.get(point), window(run, MORE)
@@ -369,7 +362,9 @@ def _ahead(sfl: Mapping[int, Floats], pfl: Mapping[int, Floats]) -> tuple[bool |
 
 def best_runs(tried: Mapping[float, Group]) -> dict[int, Floats]:
     """Seed -> last accuracies of a cell's run at its best learning rate; empty without all rates."""
-    search = {lr: window(run, LAST) for lr, group in tried.items() for run in group.runs if run.seed == SEARCH_SEED}
+    search = {
+        lr: window(run, LAST) for lr, group in tried.items() for run in group.runs if run.seed == sfl_grid.SEARCH_SEED
+    }
     if len(search) < len(GRID["SFL"]) or not any(map(len, search.values())):
         return {}
     best = max(search, key=lambda lr: search[lr].mean() if len(search[lr]) else -math.inf)
@@ -381,8 +376,6 @@ def overlay(groups: Runs, refs: Refs, lines: Iterable[Mapping[str, Any]]) -> Fig
 
     Cells with a remark in the table come first; the others are spread evenly over the remaining cells with a log.
     """
-    from papers import draw
-
     places: dict[tuple[str, str, str], dict[str, Point]] = {}
     for point in refs or groups:
         places.setdefault((point.task, sfl_grid.row_name(point), point.method), {})[f"lr {point.lr:g}"] = point
@@ -396,7 +389,7 @@ def overlay(groups: Runs, refs: Refs, lines: Iterable[Mapping[str, Any]]) -> Fig
     room = min(PANELS - len(first), len(others))
     shown = [*first, *(others[k] for k in np.linspace(0, len(others) - 1, room).round().astype(int))]
     plots = [
-        draw.Plot(
+        Plot(
             "\n".join(filter(None, [place[0], ", ".join(place[1:]), ", ".join(remarks[place])])),
             {name: groups[point] for name, point in places[place].items()},
             ACCURACY,
@@ -404,7 +397,7 @@ def overlay(groups: Runs, refs: Refs, lines: Iterable[Mapping[str, Any]]) -> Fig
         )
         for place in shown
     ]
-    return draw.curves(plots, draw.styles({f"lr {lr:g}": f"lr {lr:g}" for lr in RATES}))
+    return curves_figure(plots, styles({f"lr {lr:g}": f"lr {lr:g}" for lr in RATES}))
 
 
 def _percent(value: float | None) -> str:

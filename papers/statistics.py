@@ -1,4 +1,4 @@
-"""Statistics for claims: the mean of a run's rounds with its bootstrap interval, differences of means.
+"""Statistics for claims: the mean of a run's rounds with its bootstrap interval, differences of means, partitions.
 
 A run is the series of its n measured values in a window of rounds. Values of neighbouring rounds are correlated. The
 bootstrap therefore resamples blocks of neighbouring rounds (Kuensch 1989); t statistics use the effective number of
@@ -6,15 +6,20 @@ independent values. The intervals are about the level of this run only, not abou
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from raylfl.core.arrays import Ints
 from raylfl.report.statistics import LEVEL, Interval, finite_values
 
 DRAWS = 2000  # resamples of the bootstrap
+CIFAR10 = (5000,) * 10  # training images per class
+MNIST = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
 
 
 @dataclass(frozen=True)
@@ -81,3 +86,14 @@ def effective_count(values: npt.ArrayLike) -> float:
             break
         total += (1 - lag / n) * rho
     return n / (1 + 2 * total)
+
+
+def counts_of(partition: Mapping[str, Any], sizes: Sequence[int], clients: int) -> Ints:
+    """The samples per client and class [N, K] in a partition of classes of these sizes."""
+    from raylfl.config.components import build
+    from raylfl.heterogeneity.partition.base import PARTITIONS, Samples
+    from raylfl.heterogeneity.partition.stats import class_counts
+
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    samples = Samples(len(labels), labels)
+    return class_counts(build(PARTITIONS, partition, "partition").split(samples, clients, seed=0), samples)

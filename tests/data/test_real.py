@@ -11,8 +11,7 @@ import torch
 from papers.base import find
 from papers.grid import Point
 from papers.run_cache import RunCache
-from papers.sfl_grid import published_rates
-from papers.sfl_logs import FILE, log_of
+from papers.sfl_grid import FILE, log_of, published_rates
 from raylfl.data.archives import FashionMnist, Mnist
 from raylfl.data.image_folder import ImageFolder
 from raylfl.report.derived import last_k

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from papers import ledger, sfl_logs, sfl_tables
+from papers import ledger, sfl_grid, sfl_tables
 from papers.base import find, plain
 from papers.gallery import experiments, gallery, pages
 from papers.grid import Point
@@ -135,7 +135,7 @@ def groups_of(*rows):
 
 def reference(row, level, std):
     numbers = [level, std, 100, 100.0]
-    return {point_of(row): sfl_logs.Reference(row.cell, "", {"40": numbers, "400": numbers}, [])}
+    return {point_of(row): sfl_grid.Reference(row.cell, "", {"40": numbers, "400": numbers}, [])}
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_the_figure_shows_the_cells_that_differ_first_with_the_whole_of_their_lo
     points = [point for point in table.points("paper") if point.lr == 0.1 and point.method == "PFL"]
     groups = table.groups(DryCache(tmp_path, "paper"), points)
     log = [[r, 0.5] for r in range(9, 1000, 20)]
-    refs = dict.fromkeys(points, sfl_logs.Reference({}, "", {}, log))
+    refs = dict.fromkeys(points, sfl_grid.Reference({}, "", {}, log))
     line = {"block": "MNIST, LeNet-5", "cell": "C=2, K=20", "method": "PFL", "remark": "lr 0.1 above"}
     drawn = sfl_tables.overlay(groups, refs, [line])
     assert len(drawn.axes) == 12
@@ -230,14 +230,14 @@ def test_the_last_complete_series_of_a_cell_counts(tmp_path, monkeypatch):
     monkeypatch.setenv("RAYLFL_DATA", str(tmp_path))
     where = {"task": "MNIST, logistic", "classes": 1, "steps": 5, "method": "PFL", "lr": 0.1, "clip": 10}
     with pytest.raises(DataMissing, match="RAYLFL_DATA"):
-        sfl_logs.log_of(where, 1000)
+        sfl_grid.log_of(where, 1000)
     (tmp_path / "published").mkdir()
     head = "data,model,method,classes,local_steps,lr,clip_norm,seed,rounds,round,test_accuracy_percent"
     rows = [f"mnist,logistic,PFL,1,5,0.1,10,1234,1000,{r},{v}" for r, v in ((5, 1), (1000, 2), (4, 50), (8, 75))]
-    with gzip.open(tmp_path / sfl_logs.FILE, "wt") as file:
+    with gzip.open(tmp_path / sfl_grid.FILE, "wt") as file:
         file.write("\n".join([head, *rows]) + "\n")
-    assert sfl_logs.log_of(where, 1000) == [(3, 0.5), (7, 0.75)]
-    assert sfl_logs.log_of(where | {"lr": 0.7}, 1000) is None
+    assert sfl_grid.log_of(where, 1000) == [(3, 0.5), (7, 0.75)]
+    assert sfl_grid.log_of(where | {"lr": 0.7}, 1000) is None
 
 
 @pytest.mark.parametrize("folder", [also(path) if path.match("fedacs/fig7") else path for path in LEDGERS], ids=str)

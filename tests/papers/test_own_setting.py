@@ -72,7 +72,7 @@ def made_run(folder, config, name, **summary):
 @pytest.fixture
 def places(tmp_path, monkeypatch):
     monkeypatch.setenv("RAYLFL_RUNS", str(tmp_path / "runs"))
-    monkeypatch.setattr("papers.sfl_logs.log_of", lambda cell, rounds: None)  # the logs may be missing
+    monkeypatch.setattr("papers.sfl_grid.log_of", lambda cell, rounds: None)  # the logs may be missing
     return {"results": tmp_path / "results", "docs": tmp_path / "docs"}
 
 
