@@ -1,7 +1,6 @@
 """An audit of contradictory public results: SCAFFOLD in public code, and FedNova with clients of unequal data sizes.
 
-Each departure of public code from SCAFFOLD is an option here, and is run beside the published method: on quadratics,
-and with LeNet-5 under NIID-Bench's partitions.
+Each departure of public code from SCAFFOLD is an option here, and is run beside the published method.
 """
 
 import math
@@ -38,19 +37,29 @@ DEPARTED = (
     "variates that start as the initial model instead of 0 ('variates from the model'); changes of the server's "
     "variate divided by the number of received clients instead of all clients ('variate over the received')"
 )
-BOTH = "both variate departures together (variates that start as the model, server variate divided by the received clients)"
 LINES = {PLAIN: "scaffold", MOMENTUM: "fedavgm", LONG: "fedacs", MODEL: "focus", RECEIVED: "fedaware"}
 LINES |= {PAIR: "fedau", ALL: "fedvarp", AVERAGE: "fedavg", AVERAGE_MOMENTUM: "mifa", PROX: "fedprox"}
 EARLY, LATE, START = 100, 300, "at the start"  # rounds
+BOTH = "both variate departures together (variates that start as the model, server variate divided by the received "
+BOTH += "clients)"
+DISTANCES = (  # claims
+    "as published, SCAFFOLD converges with a tenth of the clients in each round",
+    "with a momentum of 0.9 in the local steps SCAFFOLD does not converge",
+    f"after {EARLY} rounds SCAFFOLD is as far from the optimum with this momentum as with ten times the learning rate "
+    "(within a factor of 2)",
+    "at the end it is more than 5 times nearer with ten times the learning rate than with momentum, so the longer step "
+    "is not the only cause",
+    "a server variate divided by the received clients leaves SCAFFOLD more than 10 times as far from the optimum at "
+    "the end",
+    f"{BOTH} lead away from the optimum",
+    "variates that start as the model, alone, change the distance at the end by less than a factor of 10",
+)
 WIDE = (6.4, 3.2)  # inches: a panel below the long names of the lines
 SEEDS, SHORT = (0, 1, 2), partial(number, digits=2)
 
 
 def methods(rate: float, aggregate: str | None = None) -> Axis:
-    """SCAFFOLD as published, with departures, at ten times the rate; FedAvg with an aggregation rule; FedProx.
-
-    A momentum of 0.9 makes ten steps along one gradient.
-    """
+    """SCAFFOLD as published, with departures, at ten times the rate (momentum's step length); FedAvg; FedProx."""
     average = {"algorithm.name": "fedavg"} | ({"algorithm.aggregate": aggregate} if aggregate else {})
     named = {
         **DEPARTURES,
@@ -90,37 +99,22 @@ class ScaffoldAudit(Lines):
         early, late = ({name: of[key] for name, of in values[""].items()} for key in ("early", "late"))
         late[START] = values[""][PLAIN]["start"]
 
-        def judge(holds: bool, names: Sequence[str], text: str, distances: Mapping[str, float] = late) -> Claim:
-            return Claim(text, holds, listing({name: distances[name] for name in names}, SHORT, ": ", "; "))
-
-        same = f"after {EARLY} rounds SCAFFOLD is as far from the optimum with this momentum as with ten times the "
-        same += "learning rate (within a factor of 2)"
-        nearer = (
-            "at the end it is more than 5 times nearer with ten times the learning rate than with momentum, so the "
-        )
-        farther = "a server variate divided by the received clients leaves SCAFFOLD more than 10 times as far from the "
-        little = "variates that start as the model, alone, change the distance at the end by less than a factor of 10"
+        verdicts: list[tuple[bool, dict[str, float], list[str]]] = [
+            (late[PLAIN] < 1e-4, late, [PLAIN]),
+            (late[MOMENTUM] > 0.05, late, [MOMENTUM, PLAIN]),
+            (0.5 < early[LONG] / early[MOMENTUM] < 2.0, early, [MOMENTUM, LONG]),
+            (late[LONG] < 0.2 * late[MOMENTUM], late, [LONG, MOMENTUM]),
+            (late[RECEIVED] > 10 * late[PLAIN], late, [RECEIVED, PLAIN]),
+            (late[PAIR] > late[START], late, [PAIR, START]),
+            (0.1 < late[MODEL] / late[PLAIN] < 10.0, late, [MODEL, PLAIN]),
+        ]
         return [
-            judge(
-                late[PLAIN] < 1e-4,
-                [PLAIN],
-                "as published, SCAFFOLD converges with a tenth of the clients in each round",
-            ),
-            judge(
-                late[MOMENTUM] > 0.05,
-                [MOMENTUM, PLAIN],
-                "with a momentum of 0.9 in the local steps SCAFFOLD does not converge",
-            ),
-            judge(0.5 < early[LONG] / early[MOMENTUM] < 2.0, [MOMENTUM, LONG], same, early),
-            judge(late[LONG] < 0.2 * late[MOMENTUM], [LONG, MOMENTUM], nearer + "longer step is not the only cause"),
-            judge(late[RECEIVED] > 10 * late[PLAIN], [RECEIVED, PLAIN], farther + "optimum at the end"),
-            judge(late[PAIR] > late[START], [PAIR, START], f"{BOTH} lead away from the optimum"),
-            judge(0.1 < late[MODEL] / late[PLAIN] < 10.0, [MODEL, PLAIN], little),
+            Claim(text, holds, listing({name: distances[name] for name in names}, SHORT, ": ", "; "))
+            for text, (holds, distances, names) in zip(DISTANCES, verdicts, strict=True)
         ]
 
 
 def start_distance(config: Mapping[str, Any]) -> float:
-    """The distance of the initial model to the optimum of random quadratics, divided by the optimum's norm."""
     from raylfl.data.synthetic import DenseQuadratics
 
     optimum = DenseQuadratics(**config["data"]["init_args"]).optimum().numpy()
@@ -157,14 +151,11 @@ class NetworkAudit(Lines):
         means = {name: of["accuracy"].mean for lines in values.values() for name, of in lines.items()}
         level = {name: mean if math.isfinite(mean) else 0.0 for name, mean in means.items()} | {"": 0.0}
         shown = {name: f"{100 * mean:.1f} %" if math.isfinite(mean) else "diverged" for name, mean in means.items()}
+        judged = {text: gap for text, gap in self.gaps.items() if {*gap[:2]} <= level.keys()}
+        told = {text: {name: shown[name] for name in gap[:2] if name} for text, gap in judged.items()}
         return [
-            Claim(
-                text,
-                low < level[line] - level[other] <= high,
-                listing({name: shown[name] for name in (line, other) if name}, str, ": ", "; "),
-            )
-            for text, (line, other, low, high) in self.gaps.items()
-            if {line, other} <= level.keys()
+            Claim(text, low < level[line] - level[other] <= high, listing(told[text], str, ": ", "; "))
+            for text, (line, other, low, high) in judged.items()
         ]
 
 

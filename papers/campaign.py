@@ -1,11 +1,8 @@
 """Campaigns: some minutes of the runs that the ledger lacks, on any machine (`raylfl reproduce --campaign`).
 
-A campaign makes missing runs of all experiments at scale `paper` until its time is up, then stops the runs at work with
-a checkpoint. Its file has the runs that are not yet published, whole or interrupted: another machine takes it and goes
-on. A run that has moved ends with the bits of an undisturbed one on the same kind of device.
-
-Order: interrupted runs first; then the experiment with the least work left, so that as many figures as possible are
-decided in an hour. An experiment that has an open claim in the ledger counts as half its work.
+A campaign makes missing runs at scale `paper` until its time is up, then stops the runs at work with a checkpoint. Its
+file has the runs that are not yet published, whole or interrupted: another machine takes it and goes on. Order:
+interrupted runs; then the experiment with the least work left, half of it if it has an open claim in the ledger.
 """
 
 import gzip

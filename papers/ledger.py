@@ -1,11 +1,8 @@
 """The ledger of results: `results/NAME/runs.jsonl`, one row per published run, written by `raylfl publish`.
 
 Runs that are published `--as NAME` have a file of their machine beside it, `runs-MACHINE.jsonl`, so that two machines
-never change the same file; the ledger of a name is the union of its files.
-
-A row contains everything that tables, curves and checks need: the cell of the table, the config's digest, the command
-that repeats the run, seed, machine, versions, commit, seconds, means over the last rounds, and some points of the
-curve. The raw `metrics.jsonl` files are not published.
+never change the same file; the ledger of a name is the union of its files. A row contains everything that tables,
+curves and checks need; the raw `metrics.jsonl` files are not published.
 """
 
 import hashlib
@@ -88,6 +85,7 @@ def row(
     """The row of a run; curves: the metrics of which it has a curve besides the main one, of at most so many points."""
     metric, diverged, origin = main_metric([run]), (run.path / DIVERGED).is_file(), _origin(run)
     rounds = len(run.rounds) if run.summary.get("stopped_early") else int(run.config["rounds"])
+    means = {k: np.inf if diverged else float(np.mean(tail(run, metric, k))) for k in WINDOWS if k <= rounds}
     return Row(
         dict(cell),
         int(run.config["seed"]),
@@ -95,7 +93,7 @@ def row(
         metric,
         rounds,
         diverged,
-        {str(k): None if diverged else _mean(run, metric, k) for k in WINDOWS if k <= rounds},
+        {str(k): round(mean, DIGITS) if math.isfinite(mean) else None for k, mean in means.items()},
         _points(run, metric),
         _seconds(run),
         {key: origin.get("host", {}).get(key) for key in ("cpu", "cpus", "memory_gib")},
@@ -118,11 +116,6 @@ def _points(run: RunRecord, metric: str, digits: int = 2 * DIGITS, most: int = P
     return [[r, round(value, DIGITS) if short else float(f"{value:.{digits}g}")] for r, value in points]
 
 
-def _mean(run: RunRecord, metric: str, last: int) -> float | None:
-    mean = float(np.mean(tail(run, metric, last)))
-    return round(mean, DIGITS) if math.isfinite(mean) else None
-
-
 def _seconds(run: RunRecord) -> float | None:
     # the summary has the seconds of the last process only, for a resumed run less than the sum over the rounds
     rounds = run.column("time/round")
@@ -132,7 +125,7 @@ def _seconds(run: RunRecord) -> float | None:
 
 
 def _origin(run: RunRecord) -> Mapping[str, Any]:
-    """Commit (of raylfl, else of the working directory), versions and machine of a run; empty if not recorded."""
+    """Commit (of raylfl, else of the working directory), versions and machine of a run, if recorded."""
     path = run.path / ORIGIN
     origin = run.summary or (json.loads(path.read_text()) if path.is_file() else {})
     return {**origin, "commit": origin.get("raylfl_commit") or origin.get("git_commit")} if origin else {}
@@ -171,7 +164,7 @@ def check_complete(run: RunRecord) -> None:
 
 
 def named_digest(run: RunRecord) -> str | None:
-    """The config digest in the name of a run's folder; None if the name has another form, or is the store's."""
+    """The config digest in the name of a run's folder, unless the name is the store's or has another form."""
     named = re.search(r"-s\d+-([0-9a-f]{8})$", run.path.name)
     return named[1] if named and not (run.path / IDENTITY).is_file() else None
 
@@ -185,7 +178,7 @@ def thin_out(points: Sequence[tuple[int, float]], most: int = POINTS) -> list[tu
 
 
 def last_value(row: Row) -> float | None:
-    """The mean over the fewest last rounds of WINDOWS; of a shorter run the last value; None if it diverged."""
+    """The mean over the fewest last rounds of WINDOWS; of a shorter run the last value."""
     ends = [*row.last.values(), *(value for _, value in row.curve[-1:])]
     return None if row.diverged or not ends else ends[0]
 
@@ -233,23 +226,26 @@ def _rows_in(path: Path) -> list[Row]:
 
 def replacements(folder: Path, rows: Sequence[Row], file: str = ROWS) -> list[str]:
     """One line for each new row whose cell and seed has another run in the ledger; it says which one counts."""
+
+    def origin(row: Row) -> str:
+        version = row.versions.get("raylfl", "?")
+        return f"the run {row.digest} of commit {(row.commit or '?')[:10]} (raylfl {version}, {row.seconds} s)"
+
     newest = {row.key: row for row in read(folder)}
     counting, out = {row.key: row for row in read(folder, rows, file)}, []
     for row in rows:
         old = newest.get(row.key)
         if old and (old.digest, old.commit, old.params_sha256) != (row.digest, row.commit, row.params_sha256):
             cell = ", ".join(f"{key} {value}" for key, value in list(row.cell.items())[:SHOWN])
-            new, old_text = _origin_text(row), _origin_text(old)
             stays = counting[row.key] is not row and counting[row.key] == old
-            text = f"{old_text} counts, of another file, not {new}" if stays else f"{new} in place of {old_text}"
-            out.append(f"{cell}, seed {row.seed}: {text}")
+            words = (
+                f"{origin(old)} counts, of another file, not {origin(row)}"
+                if stays
+                else f"{origin(row)} in place of {origin(old)}"
+            )
+            out.append(f"{cell}, seed {row.seed}: {words}")
         newest[row.key] = row
     return out
-
-
-def _origin_text(row: Row) -> str:
-    version = row.versions.get("raylfl", "?")
-    return f"the run {row.digest} of commit {(row.commit or '?')[:10]} (raylfl {version}, {row.seconds} s)"
 
 
 def add(folder: Path, rows: Iterable[Row], file: str = ROWS) -> int:

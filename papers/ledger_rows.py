@@ -9,7 +9,7 @@ import numpy as np
 from papers.base import PaperResult, plain
 from papers.grid import Grid
 from papers.ledger import Row, order
-from papers.run_cache import CellConfig, RunCache, folder_name, load_record
+from papers.run_cache import CellConfig, RunCache, load_record
 from raylfl.errors import BadConfig
 from raylfl.execution.planned import PlannedRun
 from raylfl.execution.store import words_of
@@ -41,7 +41,7 @@ class LedgerRows(RunCache):
             raise BadConfig(
                 f"{setting.label}: its row in the ledger is older than {', '.join(lacks)}; make the run again"
             )
-        return run_of(row, setting.config, folder_name(setting, row.seed, row.digest))
+        return run_of(row, setting.config, setting.folder(row.seed, row.digest))
 
 
 def run_of(row: Row, config: Mapping[str, Any], name: str) -> RunRecord:

@@ -1,9 +1,8 @@
 """The command `raylfl publish`: adds finished runs to the ledger and regenerates all that is computed from it.
 
-Tables, verdicts, figures and pages are computed from the rows of a ledger. In the ledger of an experiment are runs of
-`raylfl reproduce`, at scale `paper` or of an experiment without scales: each run whose config is that of a point of the
-experiment's grid becomes a row. An experiment whose cells can be selected by `--only` may be published in part; all
-others need all rows. Any other name is that of a comparison (`papers.comparisons`).
+Tables, verdicts, figures and pages are computed from the rows of a ledger: each run of `raylfl reproduce` whose config
+is that of a point of the experiment's grid, at scale `paper` if it has scales. An experiment whose cells can be
+selected by `--only` may be published in part. Any other name is that of a comparison (`papers.comparisons`).
 """
 
 from collections.abc import Mapping, Sequence

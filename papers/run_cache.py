@@ -1,10 +1,8 @@
 """The runs of an experiment: existing runs are reused, interrupted ones resumed, missing ones made, several at a time.
 
-A run's folder is named after its setting and a digest of its config. A second call therefore repeats nothing, and a
-changed setting is a new run. If raylfl has gained options since a run was made, the run counts as made with their
-defaults. The folder of a finished run then keeps its name; that of an interrupted run gets the new digest.
-
-`raylfl.execution` makes the missing runs.
+A run's folder is named after its setting and a digest of its config: a second call repeats nothing, and a changed
+setting is a new run. If raylfl has gained options since a run was made, the run counts as made with their defaults; the
+folder of a finished run then keeps its name, that of an interrupted run gets the new digest.
 """
 
 import hashlib
@@ -43,6 +41,10 @@ class CellConfig:
     config: Mapping[str, Any]
     cell: Mapping[str, Any] = field(default_factory=dict)
 
+    def folder(self, seed: int, digest: str) -> str:
+        """The name of the folder of a run."""
+        return f"{words_of(self.label)}-s{seed}-{digest}"
+
 
 def set_keys(config: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """A copy of the nested config with the values of dotted keys set, such as {"local.lr": 0.1}."""
@@ -59,10 +61,6 @@ def url_of(folder: Path) -> str | None:
     if not is_url(runs) or not folder.is_relative_to(staging(runs)):
         return None
     return join(runs, *folder.relative_to(staging(runs)).parts)
-
-
-def folder_name(setting: CellConfig, seed: int, digest: str) -> str:
-    return f"{words_of(setting.label)}-s{seed}-{digest}"
 
 
 class RunCache:
@@ -82,11 +80,8 @@ class RunCache:
         only: CellChoice | None = None,
         runs: Path | None = None,
     ):
-        self.folder, self.scale = folder, scale
-        self.runs = (runs or folder).resolve() / "runs"
-        self.overrides = (*machine(scale), *overrides)
-        self.jobs = jobs
-        self.only = only or CellChoice()
+        self.folder, self.scale, self.jobs, self.only = folder, scale, jobs, only or CellChoice()
+        self.runs, self.overrides = (runs or folder).resolve() / "runs", (*machine(scale), *overrides)
 
     def groups(self, settings: Sequence[CellConfig], seeds: Sequence[int] = (0,)) -> list[Group]:
         """One group per setting, in order, with one run per seed; the last values of a diverged run are inf."""
@@ -119,7 +114,7 @@ class RunCache:
         """The run of a setting on a seed, in the folder of an existing one."""
         config = self.config_of(setting, seed)
         digest = config_digest(config)
-        path, older = self.runs / folder_name(setting, seed, digest), None
+        path, older = self.runs / setting.folder(seed, digest), None
         url = url_of(self.runs)
         if url is None and not path.exists():
             older = next((run for run in self.runs.glob(f"{path.name[:-8]}*") if digest in _current_digests(run)), None)

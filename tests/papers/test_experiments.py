@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from papers.base import EXPERIMENTS, CellChoice, find
 from papers.fedacs import METHODS, columns_of, gains
 from papers.grid import Point
-from papers.run_cache import RunCache, config_digest, folder_name
+from papers.run_cache import RunCache, config_digest
 from papers.sfl_tables import Table3, Table11
 from raylfl.report.derived import Stat
 from raylfl.report.render import to_csv, to_markdown
@@ -123,7 +123,7 @@ def test_a_figure_has_the_runs_of_its_table(figure, table, tmp_path):
     for name in (figure, table):
         cache = DryCache(tmp_path, "paper")
         find(name).run(cache)
-        runs.append({folder_name(s, seed, config_digest(config)) for s, config, seeds in cache.asked for seed in seeds})
+        runs.append({s.folder(seed, config_digest(config)) for s, config, seeds in cache.asked for seed in seeds})
         folders.add(find(name).shares or name)
     assert runs[0] < runs[1]
     assert len(folders) == 1
