@@ -1,8 +1,4 @@
-"""The interface of an experiment, which reproduces one figure or table of a paper.
-
-A `PaperResult` gets the runs of its settings from the `RunCache` and returns `Findings`: tables with our numbers beside
-the published ones, a verdict on each of the paper's claims, and figures.
-"""
+"""The interface of an experiment, which reproduces a figure or table of a paper, and the choice of its cells."""
 
 from __future__ import annotations
 
@@ -29,11 +25,7 @@ SCALES = ("smoke", "paper")
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of the paper and the verdict on it.
-
-    holds: None if the runs do not decide it. evidence: our numbers. remark: why the claim does not hold. published: the
-    paper's numbers.
-    """
+    """A claim of the paper, the verdict (None: open), our numbers, why it does not hold, and the paper's numbers."""
 
     text: str
     holds: bool | None

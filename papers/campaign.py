@@ -12,12 +12,11 @@ import signal
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from threading import Lock, Timer
-from typing import NamedTuple
 
 from papers.base import EXPERIMENTS, find
 from papers.command import place
@@ -45,14 +44,6 @@ BATCH = 24  # runs that are planned at a time
 STOPPING = 15.0  # seconds before the end at which runs are stopped: their rounds and checkpoints take time
 SHORTEST = 0.1  # seconds until a stop: none comes before the context has begun
 LEFT_OUT = ("report", "loggers")  # folders of a run that are made again from its records
-
-
-class Experiment(NamedTuple):
-    """An experiment that lacks runs; steps: the work of what it lacks."""
-
-    name: str
-    cache: Lacking
-    steps: float
 
 
 def campaign(
@@ -90,8 +81,8 @@ def campaign(
                 return _estimate(lacking(grids, results, overrides), minutes, jobs)
             made = 1
             while made:  # searches and further seeds follow
-                made, lacks = 0, lacking(grids, results, overrides)
-                plans = (run for experiment in lacks for run in _plans(experiment, announced=True))
+                made, caches = 0, lacking(grids, results, overrides)
+                plans = (run for name, cache in caches.items() for run in _plans(name, cache, announced=True))
                 while batch := {run.path: run for run in islice(plans, BATCH)}:
                     complete(list(batch.values()), jobs, seconds=LINE_SECONDS, shared=True)
                     made += len(batch)
@@ -101,9 +92,9 @@ def campaign(
     return None
 
 
-def lacking(grids: dict[str, Grid], results: Path, overrides: Sequence[str]) -> list[Experiment]:
+def lacking(grids: dict[str, Grid], results: Path, overrides: Sequence[str]) -> dict[str, Lacking]:
     """The experiments that lack runs, in the order in which a campaign makes these."""
-    experiments = []
+    caches, order = dict[str, Lacking](), dict[str, tuple[bool, float]]()
     for name, grid in grids.items():
         scale, runs = "paper" if grid.scales else "smoke", place(grid.shares or name, grid, "paper")
         cache = Lacking(grid, read(results / name), results / name, scale, overrides, runs=runs)
@@ -117,26 +108,26 @@ def lacking(grids: dict[str, Grid], results: Path, overrides: Sequence[str]) -> 
             ends = [cache.config_of(*cache.missing[k]) for k in (0, -1)]
             steps = len(cache.missing) * sum(config["rounds"] * work(config) for config in ends) / 2
             is_open = any(claim.holds is None for claim in verdicts(results / name)[0])
-            experiments.append(Experiment(name, cache, steps / (2 if is_open else 1)))
-    interrupted = {e.name for e in experiments if any(e.cache.begun(*run) for run in e.cache.missing)}
-    return sorted(experiments, key=lambda e: (e.name not in interrupted, e.steps))
+            caches[name], interrupted = cache, any(cache.begun(*run) for run in cache.missing)
+            order[name] = not interrupted, steps / (2 if is_open else 1)
+    return {name: caches[name] for name in sorted(caches, key=order.__getitem__)}
 
 
-def _plans(experiment: Experiment, announced: bool = False) -> Iterator[PlannedRun]:
+def _plans(name: str, cache: Lacking, announced: bool = False) -> Iterator[PlannedRun]:
     """The experiment's missing runs whose data are here; announced: whether a line says how many are missing."""
     here: dict[str, bool] = {}
-    for run in experiment.cache.plans():
+    for run in cache.plans():
         data = canonical(run.config["data"])
         if data not in here:
             try:
                 check_data([run])
                 here[data] = True
             except DataMissing as error:
-                _leave_out(experiment.name, error)
+                _leave_out(name, error)
                 here[data] = False
         if here[data]:
             if announced:
-                say(f"next     {experiment.name} lacks {len(experiment.cache.missing)} runs")
+                say(f"next     {name} lacks {len(cache.missing)} runs")
             announced = False
             yield run
 
@@ -145,15 +136,15 @@ def _leave_out(name: str, error: DataMissing) -> None:
     say(f"left out {name}: {str(error).splitlines()[0]}")
 
 
-def _estimate(experiments: Iterable[Experiment], minutes: float, jobs: int | None) -> None:
+def _estimate(caches: Mapping[str, Lacking], minutes: float, jobs: int | None) -> None:
     left = minutes / 60
-    for experiment in experiments:
-        if not (runs := list(_plans(experiment))):
+    for name, cache in caches.items():
+        if not (runs := list(_plans(name, cache))):
             continue
         _, processes = room(runs[0].load().runtime, len(runs), jobs)
         for each, line in hours([run.config for run in runs]):
             left -= each / len(processes)
-            say(f"{experiment.name}  {line}")
+            say(f"{name}  {line}")
             if left < 0:
                 return say(f"         more than {minutes:g} minutes, {len(processes)} at a time")
     return say(f"         {60 * left:.0f} of {minutes:g} minutes would be left")
@@ -191,11 +182,10 @@ def pack(path: Path, root: Path, results: Path) -> None:
     runs = {run: list(_files(run)) for run in _runs_below(root)}
     new = [run for run in runs if not (is_complete(run) and run.name[run.name.rfind("-s") :] in published)]
     size = {run: sum(file.stat().st_size for file in runs[run]) for run in new}
-    left_out = []
-    temporary = path.with_name(f".{path.name}.part")
+    left_out, temporary = [], path.with_name(f".{path.name}.part")
     with tarfile.open(temporary, "w:gz") as tar:
         for run in sorted(new, key=lambda run: (not is_complete(run), size[run])):
-            if Path(temporary).stat().st_size + size[run] > LARGEST:
+            if temporary.stat().st_size + size[run] > LARGEST:
                 left_out.append(run)
                 continue
             for file in runs[run]:

@@ -3,9 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from rich.markup import escape
 from rich.table import Table as RichTable
@@ -47,7 +45,9 @@ def reproduce(
         runs = place(experiment.shares or name, experiment, scale)
         options = (folder, scale, overrides, jobs, choices[name], runs)
         if estimate:
-            _estimate(experiment, options)
+            from papers.estimate import estimate_missing
+
+            estimate_missing(experiment, options)
             continue
         findings = experiment.run(RunCache(*options))
         notes = [*findings.notes, *([SMOKE_NOTE] if experiment.scales and scale == "smoke" else [])]
@@ -64,23 +64,6 @@ def place(name: str, experiment: PaperResult, scale: str) -> Path:
     """The folder of an experiment's results; name: its name, or that of the runs that it shares with others."""
     folder = LoggingConfig().folder / "reproduce" / name
     return folder / scale if experiment.scales else folder
-
-
-def _estimate(experiment: PaperResult, options: Sequence[Any]) -> None:
-    from papers.estimate import estimate
-    from papers.ledger_rows import Enough, Lacking
-    from raylfl.execution.executor import room
-
-    cache = Lacking(experiment, (), *options)
-    with suppress(Enough):
-        experiment.run(cache)
-    if not (runs := list(cache.plans())):
-        say("nothing to do: all runs are done")
-        return
-    say(f"estimate of the {len(runs)} runs that come first (searches and further seeds follow them)")
-    _, processes = room(runs[0].load().runtime, len(runs), cache.jobs)
-    for line in estimate([run.config for run in runs], len(processes)):
-        say(line)
 
 
 def show(findings: Findings, notes: Sequence[str]) -> None:

@@ -21,7 +21,7 @@ from raylfl.diagnostics.metric_names import stated_directions
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.report import tables
 from raylfl.report.derived import default_last, facets, main_metric
-from raylfl.report.runs import Group, RunRecord, group_runs
+from raylfl.report.runs import RunRecord, group_runs
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)*")
 LONGEST = 200  # characters of a name
@@ -86,7 +86,8 @@ def _complete_cell(cell: dict[str, Any]) -> dict[str, Any]:
         return cell
 
 
-def groups_of(rows: Sequence[Row]) -> list[Group]:
+def tables_of(rows: Sequence[Row]) -> tuple[list[tables.ReportTable], list[str]]:
+    """The tables of a comparison's page, mean ± std of each setting and the keys that all share; each row's setting."""
     runs = []
     for number, each in enumerate(rows):
         run = run_of(each, set_keys({}, each.cell), str(number))
@@ -96,16 +97,9 @@ def groups_of(rows: Sequence[Row]) -> list[Group]:
     for run, each in zip(runs, rows, strict=True):
         if each.diverged and metric not in run.metrics:  # before its first value
             run.metrics[metric] = np.append(np.full(len(run.rounds) - 1, np.nan), np.inf)
-    return group_runs(runs)
-
-
-def labels_of(rows: Sequence[Row]) -> list[str]:
-    labels = {int(run.path.name): group.label for group in groups_of(rows) for run in group.runs}
-    return [labels.get(number, "the same setting and seed on another machine") for number in range(len(rows))]
-
-
-def tables_of(rows: Sequence[Row]) -> list[tables.ReportTable]:
-    """The tables of a comparison's page: mean ± std of each setting, and the keys that all settings share."""
-    groups = groups_of(rows)
+    groups = group_runs(runs)
+    labels = {int(run.path.name): group.label for group in groups for run in group.runs}
     metric = main_metric([run for group in groups for run in group.runs])
-    return [tables.summary(facets(groups), metric, last=default_last(groups), target=None), tables.common(groups)]
+    summary = tables.summary(facets(groups), metric, last=default_last(groups), target=None)
+    twice = "the same setting and seed on another machine"
+    return [summary, tables.common(groups)], [labels.get(number, twice) for number in range(len(rows))]

@@ -3,19 +3,38 @@
 import copy
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from statistics import median
 from typing import Any
 
 from torch import Tensor
 
+from papers.base import PaperResult
+from papers.ledger_rows import Enough, Lacking
 from raylfl.errors import NonFinite
+from raylfl.execution.executor import room
 from raylfl.execution.several import run
+from raylfl.python.console import say
 from raylfl.python.control import Callback
 from raylfl.report.labels import canonical
 from raylfl.runtime.records.summary import cpu_model
 
 LONG = 24.0  # hours above which a line calls this machine too slow
 SHORT = 10.0  # seconds after which a short run ends, but not before its second round
+
+
+def estimate_missing(experiment: PaperResult, options: Sequence[Any]) -> None:
+    """Say how long the runs take that an experiment lacks and that come first; options: of the cache."""
+    cache = Lacking(experiment, (), *options)
+    with suppress(Enough):
+        experiment.run(cache)
+    if not (runs := list(cache.plans())):
+        say("nothing to do: all runs are done")
+        return
+    say(f"estimate of the {len(runs)} runs that come first (searches and further seeds follow them)")
+    _, processes = room(runs[0].load().runtime, len(runs), cache.jobs)
+    for line in estimate([each.config for each in runs], len(processes)):
+        say(line)
 
 
 def estimate(configs: Sequence[dict[str, Any]], jobs: int) -> Iterator[str]:

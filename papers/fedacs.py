@@ -75,10 +75,7 @@ def _before_end(run: RunRecord, k: int) -> float:
 
 
 class Efficiency(Lines):
-    """A table of the rounds and the computation that seven methods need to reach a test accuracy.
-
-    number: the paper's table, in published/fedacs_costs.csv. A task needs runs of all methods.
-    """
+    """Rounds and computation that seven methods need to reach a test accuracy; number: the paper's table."""
 
     number: ClassVar[str]
     seeds, smoke_seeds, choices = (0, 1, 2), 2, ("task", "seed")  # the paper says "multiple runs"
@@ -133,11 +130,7 @@ class Efficiency(Lines):
         return name, row.measures[name], column[point.method]["rounds"]
 
     def claims(self, values: Values) -> list[Claim]:
-        """The claims of Sec. 6.
-
-        Among all methods but optimal sampling (OS), FedACS reaches the target at least cost; FedAU never reaches it;
-        c-a-FedAvg varies more than FedAvg. Those of figs. 6, 9, 10: FedACS has the highest final accuracy.
-        """
+        """The claims of Sec. 6, and that of figs. 6, 9, 10: FedACS has the highest final accuracy."""
         claims = []
         for task, methods in values.items():
             for axis, does in AXES.items():
@@ -233,10 +226,7 @@ _text_of = partial(listing, show="{:.3f}".format, between=": ", end="; ")
 
 
 def limit_measures(tail: int) -> dict[str, Callable[[RunRecord], float]]:
-    """The measures of a run over its last `tail` rounds: means of |x_r - x*| and of each coordinate of x_r; noise.
-
-    noise: the standard error of the mean of x_r, as a length; correlated rounds count as fewer independent ones.
-    """
+    """Measures of a run's last `tail` rounds: means of |x_r - x*| and x_r; noise: the standard error of x_r's mean."""
     names = {"distance": DISTANCE} | {f"x{j}": f"test/x{j}" for j in range(DIM)}
 
     def noise(run: RunRecord) -> float:
@@ -248,7 +238,6 @@ def limit_measures(tail: int) -> dict[str, Callable[[RunRecord], float]]:
 
 
 def data_of(config: Mapping[str, Any]) -> Any:
-    """The quadratics of a run."""
     from papers.probes.quadratics import TracedQuadratics
     from raylfl.config.load import load_config
 

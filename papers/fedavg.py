@@ -159,9 +159,8 @@ def claims(rows: Sequence[Mapping[str, Any]]) -> list[Claim]:
                 gains[partition] = gain = one["ours"].mean / ten["ours"].mean
                 decided &= (tuned := one["inside"] and ten["inside"])
                 text = f"{one['block']}: with ten clients per round fewer rounds are needed than with one"
-                theirs = f"{one['paper'] / ten['paper']:.1f} times"
-                remark = "" if tuned else UNTUNED
-                out.append(Claim(text, gain > 1.0 if tuned else None, f"{gain:.1f} times fewer", remark, theirs))
+                theirs, holds = f"{one['paper'] / ten['paper']:.1f} times", gain > 1.0 if tuned else None
+                out.append(Claim(text, holds, f"{gain:.1f} times fewer", "" if tuned else UNTUNED, theirs))
         if len(gains) == len(PARTITIONS):
             text = f"pixels {pixels}: ten clients in place of one save more rounds on non-IID data than on IID data"
             evidence = f"{gains['non-IID']:.1f} times fewer against {gains['IID']:.1f}"

@@ -14,7 +14,6 @@ from papers.lines import Lines, Values
 from papers.run_cache import RunCache
 from papers.statistics import Level, difference
 from papers.texts import ACCURACY, accuracy_text, listing, ordered, percent, stat_of, table_of
-from raylfl.core.arrays import Floats
 from raylfl.errors import BadConfig
 from raylfl.report.derived import Stat, best, final_rounds, last_k
 from raylfl.report.runs import Group
@@ -25,14 +24,12 @@ from raylfl.report.wording import number, stat_text
 # with lr 0.01, 100 rounds are too few to learn; 20: the smallest images for which the convolutions have an output
 SMOKE = {"local.lr": 0.05, "data.init_args.upscale": 20}
 SKEWED = {"partition.min_size": 2}  # at scale `smoke`: 1,438 digits over 50 clients
+DRAWN: dict[str, Any] = {"local.batch_size": {"uniform": [5, None]}}
 # label skew alone; with unequal local steps; with local steps that also change in every round
 SYSTEMS: dict[str, dict[str, Any]] = {
     "statistical only": {"base": ["preset/fedaware_statistical"]},
     "hybrid": {"base": ["preset/fedaware_hybrid"], "smoke": SKEWED},
-    "hybrid+": {
-        "base": ["preset/fedaware_hybrid_plus"],
-        "smoke": SKEWED | {"local.batch_size": {"uniform": [5, None]}},
-    },
+    "hybrid+": {"base": ["preset/fedaware_hybrid_plus"], "smoke": SKEWED | DRAWN},
 }
 Tuning = Mapping[str, Mapping[Any, Mapping[str, Any]]]  # method -> value of its tuned option -> its options
 
@@ -113,25 +110,21 @@ def against(form: str, names: Iterable[str]) -> list[str]:
 
 def steady(lines: Mapping[str, Group], form: str, last: int) -> Claim:
     """The claim of Sec. 5 that FedAWARE's accuracy varies least in the last rounds, by paired t tests over seeds."""
-    moves = {name: jitter(lines[name], last) for name in against(form, lines)}
-    means = {name: float(np.mean(move)) for name, move in moves.items()}
-    evidence = listing(ordered(means), lambda mean: f"{100 * mean:.2f}")
-    rivals = [list(move) for name, move in moves.items() if name != form]
-    leads = [paired_test(rival, list(moves[form])).difference for rival in rivals] if len(moves[form]) > 1 else []
+    moves: dict[str, list[float]] = {}  # the std of the changes between evaluations, by run
+    for name in against(form, lines):
+        rows = [run.column(ACCURACY)[run.rounds > run.rounds[-1] - last] for run in lines[name].runs]
+        moves[name] = [float(np.diff(row[np.isfinite(row)]).std()) for row in rows]
+    evidence = listing(ordered(moves, np.mean), lambda move: f"{100 * np.mean(move):.2f}")
+    rivals = [move for name, move in moves.items() if name != form and len(moves[form]) > 1]
+    leads = [paired_test(rival, moves[form]).difference for rival in rivals]
     return Claim(f"{form}: its accuracy varies least between evaluations", ahead_of_all(leads), evidence)
 
 
 def ahead_of_all(leads: Sequence[Interval]) -> bool | None:
-    """Whether the intervals of a method's leads over all rivals are above 0; False if one is below 0, else None."""
+    """Whether the intervals of a method's leads over all rivals are above 0; False if one is below 0."""
     if any(lead.high < 0 for lead in leads):
         return False
     return True if leads and all(lead.low > 0 for lead in leads) else None
-
-
-def jitter(group: Group, last: int) -> Floats:
-    """The std of the changes of accuracy between evaluations in the `last` rounds, by run."""
-    rows = [run.column(ACCURACY)[run.rounds > run.rounds[-1] - last] for run in group.runs]
-    return np.array([np.diff(row[np.isfinite(row)]).std() for row in rows])
 
 
 def most_diverse(values: Mapping[str, Stat], form: str, seeds: int) -> Claim:
@@ -159,10 +152,8 @@ class Table1(Tuned, Lines):
     axes: ClassVar = {"system": SYSTEMS, "method": {name: {} for name in METHODS}}
     panel, metrics, stem, looks = "system", (ACCURACY, "train/loss"), "table1", LOOKS
     caption, plot = "Best test accuracy, mean ± std over seeds, best tuning.", {"band": "std", "window": 5}
-    columns = (
-        Column("ours", "best accuracy (%): ours", accuracy_text, "max", True),
-        Column("published", "published", accuracy_text, "max", True),
-    )
+    heads: ClassVar = {"ours": "best accuracy (%): ours", "published": "published"}
+    columns = tuple(Column(key, head, accuracy_text, "max", True) for key, head in heads.items())
 
     def headline(self, point: Point, row: Row) -> tuple[str, float | None, float | None]:
         top = None if row.diverged else max((value for _, value in row.curve), default=None)

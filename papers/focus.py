@@ -95,10 +95,16 @@ class Fig4(Lines):
         proxskip, scaffold = levels["ProxSkip"], levels["SCAFFOLD"]
         others = {panel: end for panel, end in proxskip.items() if panel != "full"}
         within = all(spent[panel] <= self.within[panel] for panel in values)
+        fewest, ahead, told = f"FOCUS reaches a relative distance of {EXACT:g} with the fewest floats", [], []
+        for panel, lines in values.items():
+            costs = {name: results[f"floats to {EXACT:g}"] for name, results in lines.items()}
+            other, name = min((cost, name) for name, cost in costs.items() if name != "FOCUS")
+            ahead.append(costs["FOCUS"] < other)
+            told.append(f"{panel} {cost_or_dash(costs['FOCUS'])} (next: {name}, {cost_or_dash(other)})")
         return [
             Claim(near, within, listing(spent, "{:.0f}".format) + " rounds"),
             Claim(linear, all(r2 > 0.95 for r2 in straight.values()), "R^2 " + listing(straight, "{:.3f}".format)),
-            _first_in_floats(values),
+            Claim(fewest, all(ahead), "; ".join(told)),
             ends("SCAFFOLD is exact", max(scaffold.values()) < EXACT, scaffold),
             *(
                 ends(f"{name} stalls", all(of(name, "stalls").values()), levels[name], REMARKS.get(name, ""))
@@ -125,16 +131,6 @@ def is_stalled(distance: Floats) -> bool:
     """Whether a method ends between its start (1) and x*, and in its last quarter hardly moves."""
     third, last = (np.median(part) for part in np.array_split(distance, 4)[2:])
     return bool(1e-6 < last < 1 and last > third / 2)
-
-
-def _first_in_floats(values: Values) -> Claim:
-    evidence, holds = [], True
-    for panel, lines in values.items():
-        costs = {name: results[f"floats to {EXACT:g}"] for name, results in lines.items()}
-        other, name = min((cost, name) for name, cost in costs.items() if name != "FOCUS")
-        evidence.append(f"{panel} {cost_or_dash(costs['FOCUS'])} (next: {name}, {cost_or_dash(other)})")
-        holds &= costs["FOCUS"] < other
-    return Claim(f"FOCUS reaches a relative distance of {EXACT:g} with the fewest floats", holds, "; ".join(evidence))
 
 
 def _same(lines: Mapping[str, Mapping[str, Any]], *names: str) -> Claim:
@@ -196,10 +192,7 @@ NOTES: Sequence[str] = [
 
 
 def logs() -> dict[tuple[str, str], dict[int, float]]:
-    """(participation, method) -> the authors' log: number of finished rounds -> test accuracy as a fraction.
-
-    A variant in SHARED has the log of its method. Raises DataMissing if the file is missing.
-    """
+    """(participation, method or variant in SHARED) -> the authors' log: number of finished rounds -> test accuracy."""
     logs: dict[tuple[str, str], dict[int, float]] = {}
     for line in texts.measurements(texts.path_of("published/focus_fig9.csv.gz")):
         method = DIVISOR if line["method"] == "SCAFFOLD" else line["method"]
@@ -213,10 +206,7 @@ HEADS = {"ours": "ours", "logs": "authors' logs"}
 
 
 class Images(Grid):
-    """The base of the experiments with SG-FOCUS and its rivals on CIFAR-10; `--only` selects single runs.
-
-    Unless the options say otherwise, a run has 10,000 rounds, or at scale `smoke` 300 with a larger learning rate.
-    """
+    """SG-FOCUS and its rivals on CIFAR-10, 10,000 rounds unless the options say otherwise."""
 
     base, choices = ("reproduce/focus_fig9",), ("participation", "method")
     axes: ClassVar[dict[str, Axis]] = {"participation": PANELS, "method": LINES}
@@ -262,17 +252,14 @@ class Fig9(Images, Lines):
 
 @EXPERIMENTS.register("focus/fig9-start", paper="FOCUS [1] fig. 9")
 class Fig9Start(Images, Lines):
-    """The first 1,000 of figure 9's 10,000 rounds, beside the authors' logs of the same rounds.
-
-    Some logs are also compared with variants of their methods, as the paper does not say all that its code does.
-    """
+    """The first 1,000 of figure 9's 10,000 rounds, beside the authors' logs of the same rounds."""
 
     margin = 0.05  # the margin of the accuracy; in the logs most methods differ by more
     rounds: ClassVar = {"smoke": 100, "paper": 1000}
     options: ClassVar = {"eval.every": 25}
     smoke: ClassVar = Images.smoke | {"rounds": rounds["smoke"]}
     paper: ClassVar = {"rounds": rounds["paper"]}
-    compared: ClassVar = {  # the methods with a log, and variants of them
+    compared: ClassVar = {  # methods with a log, and variants, as the paper does not say all that its code does
         "Bernoulli": [*PUBLISHED["Bernoulli"], *DROPOUT],
         "Markov": [*PUBLISHED["Markov"], SEQUENCE],
     }

@@ -13,10 +13,7 @@ from raylfl.errors import BadConfig, did_you_mean
 
 
 def rows_of(results: Path, name: str | None) -> list[dict[str, Any]]:
-    """One dict per row of the ledger of this name below `results`, or of all; column -> value.
-
-    Raises BadConfig if there is no such ledger.
-    """
+    """One dict per row of the ledger of this name below `results`, or of all. Raises BadConfig if there is none."""
     ledgers, experiments = folders(results), EXPERIMENTS.names()
     if name is not None and name not in ledgers:
         hint = did_you_mean(name, [*ledgers, *experiments], f"it has {', '.join(ledgers) or 'no rows at all'}")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from papers.base import EXPERIMENTS, Claim
-from papers.comparisons import labels_of, page_name, rows_of_comparison, tables_of
+from papers.comparisons import page_name, rows_of_comparison, tables_of
 from papers.ledger import ROWS, Row, folders, read, verdicts
 from raylfl.report.render import to_markdown
 
@@ -18,20 +18,6 @@ REFERENCES = (
     "Papers: [1] FOCUS (Ying, Li & Yang 2025), [2] SFL (Li & Lyu 2023), [3] FedACS (Weng, Ren, Xiao & Skoglund 2025), "
     "[4] FedAWARE (Zeng, Xu, Pan, Wang & Tang 2024)."
 )
-INTRO = """# Results
-
-The papers' claims, our results, and whether the two agree. *open* means that the runs so far do not decide the claim.
-Every number comes from runs in the ledger (`results/`); the page of an experiment lists its runs and the command that
-repeats them. Figures of partitions and of theory need no runs.
-[Reproducing the papers](reproduce.md) explains how the numbers are obtained; [Findings](findings.md) lists differences
-from the papers and their causes.
-"""
-CLAIMS = """# Claims
-
-Every claim of the papers that the ledger judges, and the experiments without a run. On the site a click on a heading
-sorts the table. *Published* has the paper's number, where the claim has one; *ours* the numbers that decide it;
-[Reproducing the papers](reproduce.md) explains them.
-"""
 
 
 @dataclass(frozen=True)
@@ -95,7 +81,7 @@ def gallery(published: Sequence[PublishedExperiment], others: Iterable[str] = ()
         hours = sum(row.seconds or 0.0 for row in of.rows) / 3600
         rows.append((of.link, of.entry.paper, of.runs, held, f"{hours:.2f}"))
     heads = ("experiment", "paper", "runs made / of the experiment", "claims that hold", "hours")
-    lines = [HEAD, INTRO, *_table(heads, rows, heads[2:]), "", REFERENCES, ""]
+    lines = [HEAD, _head("results"), *_table(heads, rows, heads[2:]), "", REFERENCES, ""]
     lines += ["## Not run", "", "What the ledger lacks, computed from the experiments' settings and the ledger:", ""]
     lines += [f"- {of.name}: {line}" for of in published for line in of.entry.cls().missing(of.rows)]
     without = [f"{e.name} ({e.cls.time})" if e.cls.time else e.name for e in _unpublished(published)]
@@ -109,7 +95,6 @@ def gallery(published: Sequence[PublishedExperiment], others: Iterable[str] = ()
 
 
 def claims(published: Sequence[PublishedExperiment]) -> str:
-    """The text of `claims.md`."""
     rows = [
         (of.entry.paper, of.link, claim.text, claim.published or "–", claim.ours, VERDICTS[claim.holds], of.runs)
         for of in published
@@ -120,7 +105,8 @@ def claims(published: Sequence[PublishedExperiment]) -> str:
         for entry in _unpublished(published)
     ]
     table = _table(("paper", "experiment", "claim", "published", "ours", "verdict", "runs"), rows)
-    return "\n".join([HEAD, CLAIMS, '<div class="sortable" markdown>', "", *table, "", "</div>", "", REFERENCES]) + "\n"
+    lines = [HEAD, _head("claims"), '<div class="sortable" markdown>', "", *table, "", "</div>", "", REFERENCES]
+    return "\n".join(lines) + "\n"
 
 
 def _unpublished(published: Sequence[PublishedExperiment]) -> list[Any]:
@@ -129,15 +115,14 @@ def _unpublished(published: Sequence[PublishedExperiment]) -> list[Any]:
 
 
 def comparison(name: str, rows: Sequence[Row]) -> str:
-    """The text of the page of a comparison."""
     lines = [HEAD, f"# {name}", "", f"Runs published by `raylfl publish RUN ... --as {name}`."]
-    for table in tables_of(rows):
+    tables, labels = tables_of(rows)
+    for table in tables:
         lines += ["", table.caption, "", to_markdown(table).rstrip()]
-    return "\n".join([*lines, "", "## Runs", "", *_runs(name, rows, labels_of(rows))]) + "\n"
+    return "\n".join([*lines, "", "## Runs", "", *_runs(name, rows, labels)]) + "\n"
 
 
 def page(of: PublishedExperiment) -> str:
-    """The text of an experiment's page."""
     lines = [HEAD, f"# {of.name}", "", f"{of.entry.summary} ({of.entry.paper}).", "", *_claims(of)]
     for table in sorted(of.folder.glob("*.md")):
         lines += ["", table.read_text(encoding="utf-8").rstrip()]
@@ -147,8 +132,7 @@ def page(of: PublishedExperiment) -> str:
 
 
 def _claims(of: PublishedExperiment) -> list[str]:
-    cells = [(claim.text, WORDS[claim.holds], claim.result) for claim in of.claims]
-    table = _table(("claim", "holds", "result"), cells)
+    table = _table(("claim", "holds", "result"), [(c.text, WORDS[c.holds], c.result) for c in of.claims])
     return [*(table if of.claims else []), *([""] if of.notes else []), *(f"- {note}" for note in of.notes)]
 
 
@@ -157,16 +141,14 @@ def _runs(name: str, rows: Sequence[Row], labels: Sequence[str] = ()) -> list[st
     if not rows:
         note = "None: figures and tables are computed without a run. The command that repeats them:"
         return [note, "", "```bash", f"raylfl reproduce {name}", "```"]
-    texts = labels or [
-        ", ".join(value if key == "run" else f"{key} {value}" for key, value in row.cell.items()) for row in rows
-    ]
     lines = []
-    for row, cell in zip(rows, texts, strict=True):
+    for number, row in enumerate(rows):
+        cell = ", ".join(value if key == "run" else f"{key} {value}" for key, value in row.cell.items())
         seconds = "–" if row.seconds is None else f"{row.seconds:.0f}"
         machine = f"{row.machine.get('cpu') or '?'}, {row.machine.get('cpus')} cores"
         bits = f"`{row.params_sha256[:SHORT]}`" if row.params_sha256 else "–"
         origin = row.versions.get("torch", "–"), (row.commit or "–")[:SHORT], bits
-        lines.append((cell, row.seed, f"`{row.digest}`", seconds, machine, *origin))
+        lines.append((labels[number] if labels else cell, row.seed, f"`{row.digest}`", seconds, machine, *origin))
     heads, first = ("run", "seed", "config", "seconds", "machine", "torch", "commit", "sha256"), rows[0]
     numbers = "accuracies up to about one test image" if first.metric.endswith("accuracy") else "numbers up to rounding"
     section = [
@@ -184,6 +166,10 @@ def _runs(name: str, rows: Sequence[Row], labels: Sequence[str] = ()) -> list[st
     note += f" (results/{name}/{ROWS} has the `command` of every row):"
     checkout = [f"git checkout {first.commit[:SHORT]}"] if first.commit else []
     return [*section, "", note, "", "```bash", *checkout, first.command, "```"]
+
+
+def _head(page: str) -> str:
+    return (Path(__file__).parent / f"pages/{page}.md").read_text(encoding="utf-8")
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[Any]], numeric: Sequence[str] = ()) -> list[str]:

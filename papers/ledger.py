@@ -195,10 +195,7 @@ def folders(results: Path) -> dict[str, Path]:
 
 
 def read(folder: Path, more: Iterable[Row] = (), file: str = ROWS) -> list[Row]:
-    """The rows of the ledger in this folder, of all its files, with `more` as the last ones of a file.
-
-    Of rows of the same cell and seed that in ROWS counts, else that of the last file by name.
-    """
+    """The rows of all files, with `more` in one; of the same cell and seed that in ROWS counts, else the last."""
     files = {path.name: _rows_in(path) for path in folder.glob("runs*.jsonl")}
     files[file] = [*files.get(file, ()), *more]
     return list({row.key: row for name in sorted(files) for row in files[name]}.values())

@@ -17,11 +17,7 @@ from raylfl.report.runs import RunRecord
 
 
 class LedgerRows(RunCache):
-    """A cache whose runs are the ledger's rows of an experiment.
-
-    A missing row raises BadConfig unless `--only` can select the experiment's cells, as does a row without numbers that
-    the experiment reads, which is older than these.
-    """
+    """A cache whose runs are the ledger's rows of an experiment; a row may be missing if `--only` can select cells."""
 
     def __init__(self, experiment: Grid, rows: Iterable[Row], folder: Path = Path()):
         super().__init__(folder, "paper" if experiment.scales else "smoke")
@@ -66,10 +62,7 @@ def key_of(cell: Any, seed: int) -> tuple[Any, ...]:
 
 
 class Lacking(RunCache):
-    """A cache of finished runs and the ledger's rows, which makes no runs but collects the `missing` ones.
-
-    Raises Enough where an experiment can say nothing without them.
-    """
+    """A cache of finished runs and rows, which collects `missing` runs, and raises Enough if nothing can be said."""
 
     def __init__(self, experiment: PaperResult, rows: Iterable[Row], *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
@@ -103,4 +96,4 @@ class Lacking(RunCache):
 
 
 class Enough(Exception):
-    """The exception that ends an experiment as soon as its next missing runs are known."""
+    """Ends an experiment as soon as its next missing runs are known."""

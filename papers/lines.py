@@ -25,6 +25,7 @@ from raylfl.report.wording import axis_name, is_percent
 
 Values = dict[Any, dict[str, dict[str, Any]]]  # panel -> line -> key -> value
 Sweep = Mapping[float, Stat]  # value of the swept axis -> accuracy
+Pairs = Mapping[str, tuple[Sweep, Sweep]]  # method -> (ours, published)
 K = TypeVar("K")
 
 
@@ -46,11 +47,10 @@ class Pictured(Grid):
 
 
 class Lines(Pictured):
-    """An experiment with a panel for each value of an axis and a curve for each value of another one.
+    """An experiment with a panel for each value of the axis `panel`, if any, and a curve for each one of `line`.
 
-    panel, line: these axes; without the first there is one panel. blocks: whether a panel's rows are a block of the
-    table; otherwise the panel is its first column. metrics: of the curves, each in a panel of its own. columns: of the
-    table, besides the line's name. plot: options of each `Plot`. size: of a panel in inches.
+    blocks: whether a panel's rows are a block of the table; otherwise the panel is its first column. metrics: of the
+    curves, each in its own panel. columns: besides the line's name. plot: options of each `Plot`.
     """
 
     panel: ClassVar[str] = ""
@@ -124,7 +124,7 @@ class Sweeps(Pictured):
         return {}
 
     def claims(self, sweeps: Mapping[Point, Sweep]) -> list[Claim]:
-        """The claims that the cells with all values of the swept axis decide."""
+        """The claims of the cells with all values of the swept axis."""
         raise NotImplementedError
 
     def run(self, cache: RunCache) -> Findings:
@@ -206,10 +206,14 @@ def styles(methods: Mapping[str, str]) -> dict[str, Line]:
 
 def _draw(ax: Axes, plot: Plot, looks: Mapping[str, Line]) -> None:
     curves, (bottom, top) = [], plot.limits
+    start, floor = [] if plot.start is None else [plot.start], -np.inf if bottom is None else bottom
     for name, group in plot.lines.items():
         item = curve(group, plot.metric, plot.axis, band=plot.band, window=plot.window)
         if item is not None:
-            curves.append((_adjust(item, plot.factors.get(name, 1.0), bottom, plot.start), looks[name]))
+            x = np.concatenate([[0.0] * len(start), item.x * plot.factors.get(name, 1.0)])
+            rows = (item.mean, item.low, item.high)
+            mean, low, high = (np.maximum(np.concatenate([start, row]), floor) for row in rows)
+            curves.append((Curve(x, mean, low, high, item.diverged), looks[name]))
     columns = {name: np.array(log).T for name, log in plot.logs.items() if log}
     logs = [(Curve(x + 1, y, y, y), replace(looks[name], dash=1, thin=True)) for name, (x, y) in columns.items()]
     draw(ax, curves, plot.metric, plot.axis, promised=logs)
@@ -221,29 +225,16 @@ def _draw(ax: Axes, plot: Plot, looks: Mapping[str, Line]) -> None:
         ax.set_xlim(right=plot.right)
 
 
-def _adjust(item: Curve, factor: float, bottom: float | None, start: float | None) -> Curve:
-    first = [] if start is None else [start]
-    floor = -np.inf if bottom is None else bottom
-    x = np.concatenate([[0.0] * len(first), item.x * factor])
-    mean, low, high = (np.maximum(np.concatenate([first, row]), floor) for row in (item.mean, item.low, item.high))
-    return Curve(x, mean, low, high, item.diverged)
-
-
 def sweeps_figure(
-    panels: Mapping[str, Mapping[str, tuple[Mapping[float, Stat], Mapping[float, Stat]]]],
-    looks: Mapping[str, Line],
-    metric: str,
-    label: str,
-    ticks: Sequence[str] = (),
+    panels: Mapping[str, Pairs], looks: Mapping[str, Line], metric: str, label: str, ticks: Sequence[str] = ()
 ) -> Figure:
     """A figure of a metric over a tuned option: our results filled and solid, published ones hollow and dashed.
 
-    panels: heading -> method -> (ours, published), by value of the option. label: of the x axis, which is logarithmic.
-    ticks: the texts of the values 0, 1, 2, ... if these are positions on a linear axis.
+    label: of the x axis, which is logarithmic. ticks: the texts of 0, 1, 2, ... on a linear axis instead.
     """
     factor = 100 if is_percent(metric) else 1
 
-    def panel(ax: Axes, lines: Mapping[str, tuple[Mapping[float, Stat], Mapping[float, Stat]]]) -> None:
+    def panel(ax: Axes, lines: Pairs) -> None:
         for name, pair in lines.items():
             for sweep, options in zip(pair, ({}, HOLLOW), strict=True):
                 points = [(x, factor * stat.mean) for x, stat in sorted(sweep.items()) if np.isfinite(stat.mean)]
@@ -257,23 +248,17 @@ def sweeps_figure(
         ax.xaxis.set_minor_locator(NullLocator())
         ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
 
-    sides = {
-        name: [any(lines[name][side] for lines in panels.values() if name in lines) for side in (0, 1)]
-        for name in looks
-    }
-    entries = [(name, line) for name, line in looks.items() if any(sides[name])]
+    ours, theirs = ({name for lines in panels.values() for name, pair in lines.items() if pair[k]} for k in (0, 1))
+    entries = [(name, line) for name, line in looks.items() if name in ours | theirs]
     with rc():
         plots = [Panel(heading, partial(panel, lines=lines), PANEL, heading) for heading, lines in panels.items()]
         figure = composed(Block("", "", "", plots))
         handles = legend_handles(entries)
         for handle, (name, _) in zip(handles, entries, strict=True):
-            if not sides[name][0]:
+            if name not in ours:
                 handle.set(**HOLLOW)
-        if any(all(both) for both in sides.values()):
-            handles += [
-                Line2D([], [], color=MUTED, marker="o", label="ours"),
-                Line2D([], [], color=MUTED, marker="o", label="published", **HOLLOW),
-            ]
+        for word, options in {"ours": {}, "published": HOLLOW}.items() if ours & theirs else ():
+            handles.append(Line2D([], [], color=MUTED, marker="o", label=word, **options))
         columns = max(int(figure.get_figwidth() / 1.15), 1)
         figure.legend(handles=handles, loc="outside upper left", ncols=min(columns, len(handles)))
     return figure

@@ -99,14 +99,13 @@ def _rows(name: str, experiment: Grid, runs: Sequence[RunRecord], alone: bool, t
             continue  # of another experiment in the same folder
         check_complete(run)
         fault, cell = _cell(run, near, experiment, cache)
+        command = _command(name, experiment, cell, run)
         if fault:
-            remedy = f"`{_command(name, experiment, cell, run)}` makes the run of its cell"
-            left_out.append(f"{run.path.name} has not the setting of {name}: {fault}; {remedy}")
+            told = f"{run.path.name} has not the setting of {name}: {fault}"
+            left_out.append(f"{told}; `{command}` makes the run of its cell")
             continue
         measures = {key: measure(run) for key, measure in experiment.measures.items()}
-        rows.append(
-            row(run, cell, _command(name, experiment, cell, run), measures, experiment.curves, experiment.curve_points)
-        )
+        rows.append(row(run, cell, command, measures, experiment.curves, experiment.curve_points))
     if left_out and not rows:
         raise BadConfig(left_out)
     more = [f"and {len(left_out) - MOST} more runs"] if len(left_out) > MOST else []
@@ -122,9 +121,8 @@ def _cell(
     config, seed = load_config(run.config).resolved, run.config["seed"]
     if seed not in experiment.seeds:
         return f"seed={seed} is none of {', '.join(map(str, experiment.seeds))}", near[0].cell
-    keys, cell = min(
-        ((differences(config, cache.config_of(s, seed)), s.cell) for s in near), key=lambda pair: len(pair[0])
-    )
+    pairs = ((differences(config, cache.config_of(s, seed)), s.cell) for s in near)
+    keys, cell = min(pairs, key=lambda pair: len(pair[0]))
     rest = f", and {len(keys) - KEYS} more keys" if len(keys) > KEYS else ""
     return ", ".join(keys[:KEYS]) + rest, cell
 
@@ -138,7 +136,7 @@ def differences(config: Mapping[str, Any], other: Mapping[str, Any]) -> list[str
 
 
 def _cache(name: str, experiment: Grid, images: str | None) -> RunCache:
-    """A cache with the configs of the experiment's runs, on these images in place of its data set if not None."""
+    """A cache with the configs of the experiment's runs, perhaps on images in place of its data set."""
     scale = "paper" if experiment.scales else "smoke"
     return RunCache(place(name, experiment, scale), scale, ["data=image_folder", f"{IMAGES}{images}"] if images else [])
 

@@ -32,10 +32,7 @@ PLACES = ("data.init_args.path", "data.init_args.cache")  # the same images may 
 
 @dataclass(frozen=True)
 class CellConfig:
-    """A setting: the config of a line in a figure or a cell of a table, without the seed.
-
-    label: unique within an experiment. cell: the keys and values that identify its runs in the ledger.
-    """
+    """The config of a line or cell, without the seed, its unique label, and what identifies its runs in the ledger."""
 
     label: str
     config: Mapping[str, Any]
@@ -146,10 +143,7 @@ def _drop_inferred(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The dotted keys of a resolved config that make a run another one for the ledger.
-
-    Not name, seed, logging, checkpoints, the place of the data, nor any of `runtime` except the precision.
-    """
+    """The keys of a config that identify a run in the ledger: not the place of data; of `runtime` the precision."""
     keys = flatten(identity(_drop_inferred(config), of="digest")).items()
     return {k: v for k, v in keys if k not in PLACES and (k == "runtime.precision" or not k.startswith("runtime."))}
 

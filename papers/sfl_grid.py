@@ -123,7 +123,7 @@ class Reference:
 
 
 class Images(Grid):
-    """Cells of task, C, K, max norm and method, at the learning rates of a grid, in one or two stages of rounds.
+    """Cells of task, C, K, max norm and method, at the learning rates of a grid.
 
     rounds, rates: scale -> the rounds of each stage, and the grid of each method. measured: options of the last stage.
     """
@@ -210,10 +210,7 @@ class Images(Grid):
         return {point: refs[name] for point in groups if (name := key(self.cell(point))) in refs}
 
     def search(self, cache: RunCache, left: Mapping[Point, Sequence[float]]) -> dict[Point, float]:
-        """The best learning rate of each cell by its accuracy on one seed (SFL, App. G.3), of those that are `left`.
-
-        After every stage except the last, all rates within CLOSE of the best remain. Cells without their runs are out.
-        """
+        """The best learning rate of each cell on one seed, of those `left`: App. G.3; none without all their runs."""
         rates, stages = dict(left), self.rounds[cache.scale]
         for stage, rounds in enumerate(stages):
             tried = {cell: values for cell, values in rates.items() if len(values) > 1}
@@ -269,10 +266,7 @@ def published_rates() -> dict[tuple[Any, ...], dict[float, Stat]]:
 
 
 def references(folder: Path, cells: Iterable[tuple[dict[str, Any], int]]) -> dict[str, Reference]:
-    """Key of a cell -> excerpt of its log, if it has one; cells: with their rounds.
-
-    The excerpts of new cells are added to the file of the ledger in this folder.
-    """
+    """Key of a cell -> excerpt of its log, also in the ledger's file; cells: with their rounds."""
     path = folder / REFERENCE
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     excerpts = {key(ref.cell): ref for ref in (Reference(**json.loads(line)) for line in lines)}

@@ -1,7 +1,4 @@
-"""SFL [2] (Li & Lyu, NeurIPS 2023), image classification: tables 7 to 9, figures 2, 3 and 9 to 15.
-
-PFL is the paper's name for parallel federated learning, that is FedAvg. C: classes per client; K: local steps.
-"""
+"""SFL [2] (Li & Lyu, NeurIPS 2023), image classification: tables 7 to 9, figures 2, 3 and 9 to 15; see sfl_grid."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -142,19 +139,15 @@ class LongRuns(Images, Lines):
     def long(self, cache: RunCache) -> dict[Point, dict[float, Group]]:
         """Cell -> learning rate -> its long run."""
         short = self.rounds[cache.scale][0]
-        tried = self.sweep(cache, self.chosen(cache))
-        left = {cell: close(groups, last_rounds(short), self.margin) for cell, groups in tried.items()}
+        tried = self.sweep(cache, self.chosen(cache)).items()
+        left = {cell: close(groups, last_rounds(short), self.margin) for cell, groups in tried}
         return self.sweep(cache, {cell: rates if self.margin else rates[:1] for cell, rates in left.items()}, 1)
 
     def values(self, panel: Point, line: str, group: Group) -> dict[str, Any]:
-        return {"lr": rate_of(group), "ours": accuracy_of(group)}
+        return {"lr": group.runs[0].config["local"]["lr"], "ours": accuracy_of(group)}
 
     def plot_of(self, lines: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         return smoothed(lines, 0.04)
-
-
-def rate_of(group: Group) -> float:
-    return float(group.runs[0].config["local"]["lr"])
 
 
 def accuracy_of(group: Group, metric: str = ACCURACY) -> Stat:
@@ -181,8 +174,7 @@ class Table8(LongRuns):
     )
 
     def lines(self, cache: RunCache) -> dict[Point, dict[str, Group]]:
-        best = {cell: group for cell, groups in self.long(cache).items() for group in groups.values()}
-        return by(best, "norm")
+        return by({cell: group for cell, groups in self.long(cache).items() for group in groups.values()}, "norm")
 
     def values(self, panel: Point, line: str, group: Group) -> dict[str, Any]:
         norm = clip(panel.but(norm=line))
@@ -208,7 +200,7 @@ class Table9(LongRuns):
         return {cell: {f"lr {lr:g}": group for lr, group in groups.items()} for cell, groups in long.items()}
 
     def candidates(self, cell: Point) -> str:
-        """The paper's candidates, such as `0.03 28.72, 0.1 46.21`, or one without its accuracy."""
+        """The paper's candidates, such as `0.03 28.72, 0.1 46.21`."""
         return published("sfl_fine")[cell.classes, cell.steps, cell.method]
 
     def title(self, panel: Point) -> str:
@@ -226,8 +218,8 @@ class Table9(LongRuns):
 class TrainingCurves(Images, Lines):
     """Losses and accuracies on the clients' data and on the test set, PFL and SFL at their best learning rates.
 
-    "Training": of the participating clients; "training-R": of random ones. share: of the points in a moving average.
-    Where the table with the same search does not measure clients, the runs at the value `True` of an axis `clients` do.
+    "Training": of the participating clients; "training-R": of random ones. Where the table with the same search does
+    not measure clients, the runs at the value `True` of an axis `clients` do. share: of points in a moving average.
     """
 
     smoke_seeds, rates = 1, {"smoke": {"PFL": (0.1,), "SFL": (0.03,)}, "paper": GRID}
@@ -253,7 +245,8 @@ class TrainingCurves(Images, Lines):
         return lines
 
     def values(self, panel: Point, line: str, group: Group) -> dict[str, Any]:
-        return {"lr": rate_of(group)} | {metric: accuracy_of(group, metric) for metric in self.metrics}
+        ends = {metric: accuracy_of(group, metric) for metric in self.metrics}
+        return {"lr": group.runs[0].config["local"]["lr"], **ends}
 
     def plot_of(self, lines: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         return {"band": "std", **smoothed(lines, self.share)}

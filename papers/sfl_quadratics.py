@@ -27,15 +27,11 @@ from raylfl.report.wording import number
 DISTANCE = "global/distance_abs"  # |x|, as x* = 0
 RATES = (0.003, 0.006, 0.01, 0.03, 0.06, 0.1, 0.3, 0.6)
 SEEDS = (0, 1, 2, 3, 4)  # for SFL's random order; PFL with both clients is deterministic and needs one seed
-EXACT = 1e-12
-LAST = 50
+EXACT, LAST = 1e-12, 50  # distance; rounds
 STEPS = 10  # as in conf/reproduce/sfl_fig1.yaml
 NOTE = (
     "ζ: heterogeneity of the gradients at the optimum, δ: of the Hessians; PFL is deterministic here (both clients, "
     "full batches), so that one seed is run and its band in the figure is a line"
-)
-CAPTION = (
-    "|x|, the distance to x* = 0, as mean ± std over rounds and seeds. PFL's limit: |x| after infinitely many rounds."
 )
 Pairs = list[list[float]]  # [A, B] of f = A x^2 + B x for each client
 
@@ -43,11 +39,6 @@ Pairs = list[list[float]]  # [A, B] of f = A x^2 + B x for each client
 def pairs(delta: float, zeta: float) -> Pairs:
     """The two clients of table 6, with Hessians 1 ± delta and gradients ± zeta at the optimum x* = 0."""
     return [[(1 + delta) / 2, zeta], [(1 - delta) / 2, -zeta]]
-
-
-def _rank(group: Group) -> tuple[float, float]:
-    """A sort key, smaller is better: the final distance, all below EXACT equal, then the rounds to EXACT."""
-    return max(last_k(group, DISTANCE, LAST).mean, EXACT), _rounds_to(group, EXACT)
 
 
 def _rounds_to(group: Group, goal: float) -> float:
@@ -84,7 +75,11 @@ class Simulations(Lines):
     name = "{pair}, {method}, lr {lr}"
     curves, curve_points = (DISTANCE,), 500  # all rounds: the claims count them
     measures: ClassVar = {"end": lambda run: float(run.column(DISTANCE)[-1])}
-    panel, metrics, looks, notes, caption = "pair", (DISTANCE,), METHODS, (NOTE,), CAPTION
+    panel, metrics, looks, notes = "pair", (DISTANCE,), METHODS, (NOTE,)
+    caption = (
+        "|x|, the distance to x* = 0, as mean ± std over rounds and seeds. PFL's limit: |x| after infinitely many "
+    )
+    caption += "rounds."
     columns = (
         Column("lr", "best lr", "{:g}".format, None, True),
         Column("end", f"|x|, last {LAST} rounds", _spread, "min", True),
@@ -95,8 +90,10 @@ class Simulations(Lines):
 
     def lines(self, cache: RunCache) -> dict[str, dict[str, Group]]:
         """Pair -> method -> runs at its best learning rate, for SFL on all seeds, for PFL on the first."""
-        tried = by(self.groups(cache, seeds=SEEDS[:1]), "lr")
-        best = {cell: min(groups, key=lambda lr, groups=groups: _rank(groups[lr])) for cell, groups in tried.items()}  # type: ignore[misc]
+        tried, best = by(self.groups(cache, seeds=SEEDS[:1]), "lr"), {}
+        for cell, groups in tried.items():  # all final distances below EXACT are equal: then the rounds to EXACT count
+            ends = {lr: max(last_k(group, DISTANCE, LAST).mean, EXACT) for lr, group in groups.items()}
+            best[cell] = min(groups, key=lambda lr: (ends[lr], _rounds_to(groups[lr], EXACT)))
         points = [cell.but(lr=lr) for cell, lr in best.items() if cell.method == "SFL"]
         final = {p.without("lr"): group for p, group in self.groups(cache, points, SEEDS).items()}
         return nest({cell: final.get(cell) or tried[cell][best[cell]] for cell in tried}, "pair", "method")
@@ -121,16 +118,15 @@ class Simulations(Lines):
             goal = EXACT if zeta == 0 else 1.5 * pfl
             slow, fast = (_rounds_to(lines[name]["runs"], goal) for name in METHODS)
             ends = f"|x| at the end: PFL {pfl:.2g}, SFL {sfl:.2g}"
+            rounds = f"rounds to |x| = {goal:.2g}: PFL {slow:g}, SFL {fast:g}"
             if zeta == 0:
-                text, holds = "SFL is faster", fast < slow
-                evidence = f"rounds to |x| = {goal:g}: PFL {slow:g}, SFL {fast:g}"
+                claim = Claim("SFL is faster", fast < slow, rounds)
             elif delta == 0:
-                text, holds = "PFL reaches the optimum, SFL does not", pfl < EXACT and sfl > 1e-4 * zeta
-                evidence = ends
+                claim = Claim("PFL reaches the optimum, SFL does not", pfl < EXACT and sfl > 1e-4 * zeta, ends)
             else:
                 text, holds = "SFL is faster and ends nearer to the optimum", sfl < pfl and fast < slow
-                evidence = f"{ends}; rounds to |x| = {goal:.2g}: PFL {slow:g}, SFL {fast:g}"
-            claims.append(Claim(f"{label}: {text}", holds, evidence))
+                claim = Claim(text, holds, f"{ends}; {rounds}")
+            claims.append(replace(claim, text=f"{label}: {claim.text}"))
         return claims
 
     def run(self, cache: RunCache) -> Findings:
@@ -153,12 +149,8 @@ class Simulations(Lines):
 class Fig1(Simulations):
     """PFL (parallel: FedAvg) and SFL on two quadratics, in four groups of growing heterogeneity."""
 
-    pairs: ClassVar = {
-        "group 1: ζ 0, δ 0": (0.0, 0.0),
-        "group 2: ζ 1, δ 0": (0.0, 1.0),
-        "group 3: ζ 1, δ 1/3": (1 / 3, 1.0),
-        "group 4: ζ 1, δ 1": (1.0, 1.0),
-    }
+    pairs: ClassVar = {"group 1: ζ 0, δ 0": (0.0, 0.0), "group 2: ζ 1, δ 0": (0.0, 1.0)}
+    pairs |= {"group 3: ζ 1, δ 1/3": (1 / 3, 1.0), "group 4: ζ 1, δ 1": (1.0, 1.0)}
     axes: ClassVar = axes(pairs)
     stem = "fig1"
 

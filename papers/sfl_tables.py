@@ -1,7 +1,4 @@
-"""SFL [2] (Li & Lyu, NeurIPS 2023): tables 3, 10 and 11, beside the published numbers and the authors' logs.
-
-PFL is the paper's name for parallel federated learning, that is FedAvg. C: classes per client; K: local steps.
-"""
+"""SFL [2] (Li & Lyu, NeurIPS 2023): tables 3, 10 and 11, beside the published numbers and the authors' logs."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -87,10 +84,9 @@ class Accuracies(Images):
         return sorted(super().points(scale), key=lambda point: (tasks.index(point.task), point.method))
 
     def claims(self, ends: Mapping[Point, Stat]) -> list[Claim]:
-        """The paper's statements and marks; ends: our accuracies. Its table has no networks as printed."""
-        theirs = leads(
-            {place: stat for place, stat in sfl_grid.published_best().items() if place[0] in self.axes["task"]}
-        )
+        """The paper's statements and marks; ends: our accuracies."""
+        published = sfl_grid.published_best().items()
+        theirs = leads({place: stat for place, stat in published if place[0] in self.axes["task"]})
         ours = leads({(cell.task, cell.classes, cell.steps, cell.method): stat for cell, stat in ends.items()})
         ours = {setup: lead for setup, lead in ours.items() if setup in theirs}
         if not ours:
@@ -104,9 +100,9 @@ class Accuracies(Images):
             setups = [setup for setup in theirs if chosen(*setup)]
             if available := [setup for setup in setups if setup in ours]:
                 told = [{_place(setup): f"{of[setup]:+.2f}" for setup in available} for of in (ours, theirs)]
-                evidence, published = (listing(of, str) for of in told)
+                evidence, paper = (listing(of, str) for of in told)
                 verdict = holds({s: ours[s] for s in available}) and (True if available == setups else None)
-                claims.append(Claim(text, verdict, f"SFL - PFL in points: {evidence}", published=published))
+                claims.append(Claim(text, verdict, f"SFL - PFL in points: {evidence}", published=paper))
         return claims
 
 
@@ -137,6 +133,8 @@ def _place(setup: Sequence[Any]) -> str:
 
 CINIC_10 = "CINIC-10: SFL is better in all settings, by more than 2 points"
 CIFAR_10 = "CIFAR-10, C=2: PFL is close or better in some settings (less than 2 points behind)"
+BETTER = "C=1: SFL is better with MNIST/MLP, MNIST/LeNet-5 and FMNIST/CNN"
+WORSE = "C=1: SFL is worse with MNIST/logistic and FMNIST/LeNet-5, the more so with many local steps"
 
 
 @EXPERIMENTS.register("sfl/table3", paper="SFL [2] table 3")
@@ -161,17 +159,10 @@ class Table11(Accuracies):
     stem = "table11"
     axes: ClassVar = axes([name for name in TASKS if "MNIST" in name and name not in VARIANTS] + [*VARIANTS])
     small: ClassVar = Images.small | {"task": ("MNIST, logistic", "MNIST, MLP", "MNIST, LeNet-5")}
+    better, worse = ("MNIST, MLP", "MNIST, LeNet-5", "FMNIST, CNN"), ("MNIST, logistic", "FMNIST, LeNet-5")
     stated = (
-        (
-            "C=1: SFL is better with MNIST/MLP, MNIST/LeNet-5 and FMNIST/CNN",
-            lambda task, c, k: c == 1 and task in ("MNIST, MLP", "MNIST, LeNet-5", "FMNIST, CNN"),
-            lambda leads: min(leads.values()) > 0,
-        ),
-        (
-            "C=1: SFL is worse with MNIST/logistic and FMNIST/LeNet-5, the more so with many local steps",
-            lambda task, c, k: c == 1 and task in ("MNIST, logistic", "FMNIST, LeNet-5"),
-            falls,
-        ),
+        (BETTER, lambda task, c, k: c == 1 and task in Table11.better, lambda leads: min(leads.values()) > 0),
+        (WORSE, lambda task, c, k: c == 1 and task in Table11.worse, falls),
     )
 
 
@@ -205,9 +196,9 @@ def window(run: RunRecord, last: int) -> Floats:
     return values[:0] if np.isinf(values).any() else values[measured]
 
 
-def searches(groups: Runs) -> dict[Point, RunRecord]:
-    """Point -> its run on the seed sfl_grid.SEARCH_SEED."""
-    return {point: run for point, group in groups.items() for run in group.runs if run.seed == sfl_grid.SEARCH_SEED}
+def searches(groups: Mapping[K, Group]) -> dict[K, RunRecord]:
+    """Point or learning rate -> its run on the seed of the search."""
+    return {key: run for key, group in groups.items() for run in group.runs if run.seed == sfl_grid.SEARCH_SEED}
 
 
 def text_table(name: str, caption: str, heads: Mapping[str, str], lines: Sequence[dict[str, Any]]) -> ReportTable:
@@ -226,7 +217,7 @@ def same(interval: Interval) -> str:
 
 
 def rate_lines(groups: Runs, refs: Refs) -> list[dict[str, Any]]:
-    """The lines of table 10, one per run on the seed sfl_grid.SEARCH_SEED."""
+    """The lines of table 10, one per run on the seed of the search."""
     lines, published = [], sfl_grid.published_rates()
     for point, run in searches(groups).items():
         ref, values = refs.get(point), window(run, MORE)
@@ -261,21 +252,15 @@ def best_lines(groups: Runs, last: int) -> list[dict[str, Any]]:
     """The lines of tables 3 and 11, one per cell."""
     lines, published_of = [], sfl_grid.published_best()
     for point, group in groups.items():
-        runs = [values for run in group.runs if len(values := window(run, last))]
-        if not runs:
+        if not (runs := [values for run in group.runs if len(values := window(run, last))]):
             continue
         measured = Stat.over(np.concatenate(runs))
         published = published_of[sfl_grid.published_task(point), point.classes, point.steps, point.method]
         verdict = word_of(measured.mean, published.mean, published.std)
-        line = {
-            "seeds": len(runs),
-            "ours": accuracy_text(measured),
-            "theirs": accuracy_text(published),
-            "difference": f"{100 * (measured.mean - published.mean):+.2f}",
-            "verdict": verdict,
-            "same": same_seeds([float(np.mean(values)) for values in runs], published),
-            "remark": "" if verdict == "within" else f"{verdict} the published ± std",
-        }
+        line = {"seeds": len(runs), "ours": accuracy_text(measured), "theirs": accuracy_text(published)}
+        line |= {"difference": f"{100 * (measured.mean - published.mean):+.2f}", "verdict": verdict}
+        line["same"] = same_seeds([float(np.mean(values)) for values in runs], published)
+        line["remark"] = "" if verdict == "within" else f"{verdict} the published ± std"
         lines.append(line_of(point) | line)
     return lines
 
@@ -362,9 +347,7 @@ def _ahead(sfl: Mapping[int, Floats], pfl: Mapping[int, Floats]) -> tuple[bool |
 
 def best_runs(tried: Mapping[float, Group]) -> dict[int, Floats]:
     """Seed -> last accuracies of a cell's run at its best learning rate; empty without all rates."""
-    search = {
-        lr: window(run, LAST) for lr, group in tried.items() for run in group.runs if run.seed == sfl_grid.SEARCH_SEED
-    }
+    search = {lr: window(run, LAST) for lr, run in searches(tried).items()}
     if len(search) < len(GRID["SFL"]) or not any(map(len, search.values())):
         return {}
     best = max(search, key=lambda lr: search[lr].mean() if len(search[lr]) else -math.inf)
@@ -372,10 +355,7 @@ def best_runs(tried: Mapping[float, Group]) -> dict[int, Floats]:
 
 
 def overlay(groups: Runs, refs: Refs, lines: Iterable[Mapping[str, Any]]) -> Figure:
-    """A figure of at most PANELS cells: our curves solid, the authors' logs dashed, one colour per learning rate.
-
-    Cells with a remark in the table come first; the others are spread evenly over the remaining cells with a log.
-    """
+    """A figure of at most PANELS cells: ours solid, the authors' logs dashed; those with a remark come first."""
     places: dict[tuple[str, str, str], dict[str, Point]] = {}
     for point in refs or groups:
         places.setdefault((point.task, sfl_grid.row_name(point), point.method), {})[f"lr {point.lr:g}"] = point
@@ -388,15 +368,11 @@ def overlay(groups: Runs, refs: Refs, lines: Iterable[Mapping[str, Any]]) -> Fig
     others = [place for place, of_place in remarks.items() if not of_place]
     room = min(PANELS - len(first), len(others))
     shown = [*first, *(others[k] for k in np.linspace(0, len(others) - 1, room).round().astype(int))]
-    plots = [
-        Plot(
-            "\n".join(filter(None, [place[0], ", ".join(place[1:]), ", ".join(remarks[place])])),
-            {name: groups[point] for name, point in places[place].items()},
-            ACCURACY,
-            logs={name: refs[point].curve for name, point in places[place].items() if point in refs},
-        )
-        for place in shown
-    ]
+    plots = []
+    for place in shown:
+        heading = "\n".join(filter(None, [place[0], ", ".join(place[1:]), ", ".join(remarks[place])]))
+        logs = {name: refs[point].curve for name, point in places[place].items() if point in refs}
+        plots.append(Plot(heading, {name: groups[p] for name, p in places[place].items()}, ACCURACY, logs=logs))
     return curves_figure(plots, styles({f"lr {lr:g}": f"lr {lr:g}" for lr in RATES}))
 
 

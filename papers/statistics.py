@@ -32,7 +32,6 @@ class Level:
 
 
 def level(values: npt.ArrayLike) -> Level:
-    """The `Level` of the values of one run [n]; its std is nan for a single value."""
     data = finite_values(values)
     std = float(data.std(ddof=1)) if len(data) > 1 else math.nan
     return Level(float(data.mean()), std, effective_count(data))
@@ -71,8 +70,7 @@ def difference(ours: Level, theirs: Level, confidence: float = LEVEL) -> Interva
 def effective_count(values: npt.ArrayLike) -> float:
     """The effective number of independent values in a series of n: n / (1 + 2 sum_k (1 - k/n) rho_k), at most n.
 
-    rho_k: the autocorrelation at lag k = 1, 2, ...; the sum ends before the first rho_k <= 0 (the simplest form of
-    Geyer 1992).
+    rho_k: the autocorrelation at lag k; the sum ends before the first rho_k <= 0 (the simplest form of Geyer 1992).
     """
     data = finite_values(values)
     n, centred = len(data), data - data.mean()

@@ -55,7 +55,7 @@ class TheoryFigure(PaperResult):
 
     @abstractmethod
     def compute(self) -> tuple[dict[str, PlotLine], list[Claim]]:
-        """The curves of the figure by label, and the claims that they decide."""
+        """The curves by label, and the claims."""
 
     def run(self, cache: RunCache) -> Findings:
         from raylfl.report.curves import log_axis
@@ -91,8 +91,7 @@ class SflBound(TheoryFigure):
         L, mu, start = float(problem.smoothness.max()), float(problem.convexity.min()), problem.optimum + 3
         numbers = {"L": L, "mu": mu, "D": distance(problem, start), "sigma": 0.0, "zeta_star": problem.zeta_star}
         eta = sfl.convex_step(sfl.Setting(True, self.clients, self.clients, self.steps, 1.0), L).largest
-        lines: dict[str, PlotLine] = {}
-        claims, rounds = [], list(range(1, self.rounds + 1))
+        lines, claims, rounds = dict[str, PlotLine](), [], list(range(1, self.rounds + 1))
         for color, (name, sequential) in enumerate((("PFL", False), ("SFL", True))):
             setting = sfl.Setting(sequential, self.clients, self.clients, self.steps, eta)
             path = self.path(problem, sequential, start, eta)
@@ -126,12 +125,10 @@ class FocusSpeedup(TheoryFigure):
     def compute(self) -> tuple[dict[str, PlotLine], list[Claim]]:
         from raylfl.theory import focus
 
-        clients, L = [1, 2, 4, 8, 16, 32, 64, 128], self.smoothness
-        lines: dict[str, PlotLine] = {}
-        claims = []
+        clients, lines, claims = [1, 2, 4, 8, 16, 32, 64, 128], dict[str, PlotLine](), []
         for color, q in enumerate((1.0, 0.5)):
             runs = np.array([self.noise(n, q) for n in clients])
-            bounds = [focus.nonconvex_noise_floor(0.1 / n, L, n, 1, q, self.sigma) for n in clients]
+            bounds = [focus.nonconvex_noise_floor(0.1 / n, self.smoothness, n, 1, q, self.sigma) for n in clients]
             lines[f"q = {q:g}, run"] = (color, "o-", clients, runs)
             lines[f"q = {q:g}, bound"] = (color, "--", clients, bounds)
             falls, ratio = float(runs[3] / runs[-1]), float((runs / bounds).max())
@@ -166,8 +163,7 @@ class FedacsBias(TheoryFigure):
         problem = problem_of(n, 5, seed=2)
         steps, q = np.arange(1, 40, 2), np.linspace(0.40, 0.02, n)  # preset/fedacs_static
         shares = {"FedAvg": (1 - q) / n, "FedACS": 1 / steps / np.sum(1 / ((1 - q) * steps))}
-        lines: dict[str, PlotLine] = {}
-        apart, predicted = [], {}
+        lines, apart, predicted = dict[str, PlotLine](), [], {}
         for color, (name, s) in enumerate(shares.items()):
             predicted[name] = np.array([distance(problem, fedacs.limit(problem, s, steps, eta)) for eta in etas])
             measured = np.array([distance(problem, self.end(problem, s, steps, eta)) for eta in etas[15::3]])
@@ -180,8 +176,8 @@ class FedacsBias(TheoryFigure):
         lines["FedAvg, as eta → 0"] = (0, ":", etas[[0, -1]], np.full(2, bias["both"]))
         slope = float(np.log(predicted["FedACS"][5] / predicted["FedACS"][0]) / np.log(etas[5] / etas[0]))
         evidence = "FedAvg's bias as eta -> 0: " + listing(bias, partial(number, digits=3))
-        most = "FedAvg's bias is largest if communication and computation are both heterogeneous (fig. 8)"
         grows = "FedACS's bias is proportional to a small step size eta"
+        most = "FedAvg's bias is largest if communication and computation are both heterogeneous (fig. 8)"
         return lines, [
             Claim("runs end where eq. 39 predicts", max(apart) < 1e-3, f"relative difference at most {max(apart):.1g}"),
             Claim(grows, abs(slope - 1) < 0.05, f"exponent {slope:.3f}"),
