@@ -13,7 +13,7 @@ timing.
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from torch.func import functional_call, vmap
 
 from raylfl.core.batches import fill_up, stack_batches
 from raylfl.core.cohort_buffers import CohortBuffers, Rows
+from raylfl.core.cohort_call import CohortCall, compare_client
 from raylfl.core.flat import FlatModule, copy_together
 from raylfl.core.oracle import Batch, GradientMode, Oracle, private_randomness, seed_everything, seed_for
 from raylfl.core.reference import ReferenceStep, loss_of
@@ -30,7 +31,7 @@ from raylfl.core.slots import aligned_rows
 from raylfl.core.torch_state import checks_without_symbols
 from raylfl.replay.innermost.step import Innermost
 from raylfl.replay.innermost.steps import InnermostSteps, takes
-from raylfl.replay.proof import Diverged, Outcome, Schedule, compare
+from raylfl.replay.proof import Diverged, Schedule
 from raylfl.replay.recorded.steps import RecordedSteps
 from raylfl.replay.step_log import StepLog
 
@@ -50,26 +51,6 @@ class _Step(nn.Module):
         """(loss, logged values by name) of the step on a batch."""
         loss = loss_of(self.module.training_step(batch, self.t), self.module)
         return loss, self.log.take()
-
-
-class _CohortCall(NamedTuple):
-    """A call of C clients, to be compared.
-
-    x: parameters [C, d]. content: batches [C, B, ...]. buffers_before, buffers_after: [C, *shape]. losses: [C]. g:
-    gradients [C, d]. logged: values [C] by name. sizes: of filled-up batches. translated: whether by a translation of
-    the step.
-    """
-
-    x: Tensor
-    content: tuple[Tensor, ...]
-    buffers_before: Sequence[Tensor]
-    seed: int
-    losses: Tensor
-    g: Tensor
-    buffers_after: Sequence[Tensor]
-    logged: dict[str, Tensor]
-    sizes: Sequence[int] = ()
-    translated: bool = False
 
 
 _StepInput = tuple[Tensor, list[Tensor], tuple[Tensor, ...]]  # x [C, d], buffers, batches [C, B, ...]
@@ -111,7 +92,6 @@ class VectorizedOracle(Oracle):
         self.cohort_losses: Any = offered if by_hand and not flat.buffers else None
         self.forward = self._by_hand if self.cohort_losses else vmap(self._loss, randomness="different")
         self.reference, self.schedule = ReferenceStep(flat, autocast), Schedule()
-        self.pieces = dict(zip(flat.names, flat.sizes, strict=True))
         plain = by_hand and autocast is nullcontext and flat.params.device.type == "cpu"
         self.innermost = InnermostSteps(flat.module, cohort=True) if plain else None
         self._weights: list[Tensor] = []
@@ -173,7 +153,7 @@ class VectorizedOracle(Oracle):
         self.t, content = t, tuple(part.unflatten(0, (len(x), -1)) for part in content)
         seed_everything(seed)
         generators = self._generators()
-        call = self._again(_CohortCall(x, content, [], seed, nothing, nothing, [], {}), x)
+        call = self._again(CohortCall(x, content, [], seed, nothing, nothing, [], {}), x)
         self.schedule.comparisons += 1
         self._prove(call, draws=not all(map(torch.equal, generators, self._generators())))
 
@@ -254,7 +234,7 @@ class VectorizedOracle(Oracle):
         self.log.values = self.rows.values
         self.buffers.keep(rows, buffers)
         if due:
-            call = _CohortCall(x, content_before, buffers_before, seed(), losses, g, buffers, self.log.values)
+            call = CohortCall(x, content_before, buffers_before, seed(), losses, g, buffers, self.log.values)
             self._prove(call, draws=not all(map(torch.equal, generators, self._generators())))
         if self.must_record:
             self.steps.must_be_possible()
@@ -328,10 +308,10 @@ class VectorizedOracle(Oracle):
         self.ways[DENSE] += len(x)
         losses = step.gradients(content, self.flat.views(x), self.flat.views(g))
         if self.schedule.due((DENSE, len(sizes) > 0, content[0].shape[1]), self.t):
-            self._prove(_CohortCall(x, content, [], seeds(0), losses, g, [], {}, sizes, True))
+            self._prove(CohortCall(x, content, [], seeds(0), losses, g, [], {}, sizes, True))
         return losses, g
 
-    def _prove(self, call: _CohortCall, draws: bool = False) -> None:
+    def _prove(self, call: CohortCall, draws: bool = False) -> None:
         """Compares two clients of a call with the reference; raises Diverged if a result differs.
 
         draws: whether the call has drawn random numbers. All clients then draw other numbers than alone. For the
@@ -348,11 +328,20 @@ class VectorizedOracle(Oracle):
                 if draws:
                     call, pair = self._with_the_same_numbers(call, pair), list(range(len(pair)))
                 for k in pair:
-                    self._compare(call, k)
+                    differs = compare_client(call, k, self.reference, self.log, self.t, self._again)
+                    if differs is not None:
+                        where = f"in local step {self.t} of client {k + 1} of {len(call.x)}"
+                        raise Diverged(f"{self._form(call)}: {differs}, {where}", "runtime.vectorize=never")
             finally:
                 self.forward = forward
 
-    def _with_the_same_numbers(self, call: _CohortCall, pair: Sequence[int]) -> _CohortCall:
+    def _form(self, call: CohortCall) -> str:
+        form = "cohort_losses" if self.cohort_losses else "vmap"
+        form = "batched matrix products" if call.translated else form
+        step = f"{type(self.flat.module).__name__}.training_step"
+        return f"{step} has other results for several clients in one call ({form})"
+
+    def _with_the_same_numbers(self, call: CohortCall, pair: Sequence[int]) -> CohortCall:
         """The call of the clients `pair` only, both with the random numbers that one client alone would draw.
 
         Later calls of `_again` draw them, too, as this function replaces `self.forward`.
@@ -365,7 +354,7 @@ class VectorizedOracle(Oracle):
         )
         return self._again(part, part.x)
 
-    def _again(self, call: _CohortCall, x: Tensor) -> _CohortCall:
+    def _again(self, call: CohortCall, x: Tensor) -> CohortCall:
         """The call with other parameters [C, d], and its results."""
         seed_everything(call.seed)
         if call.translated:
@@ -377,39 +366,6 @@ class VectorizedOracle(Oracle):
         losses = self.losses((x, buffers, tuple(part.clone() for part in call.content)), self.t)
         g = self.steps._row(self._gradients(losses), (len(x),))
         return call._replace(x=x, losses=losses.detach(), g=g, buffers_after=buffers, logged=dict(self.rows.values))
-
-    def _form(self, call: _CohortCall) -> str:
-        if call.translated:
-            return "batched matrix products"
-        return "cohort_losses" if self.cohort_losses else "vmap"
-
-    def _compare(self, call: _CohortCall, k: int) -> None:
-        """Compares client k of a call with the reference; raises Diverged if a result differs."""
-        size = call.sizes[k] if len(call.sizes) else call.content[0].shape[1]
-        content, names = tuple(part[k][:size] for part in call.content), self.flat.buffer_names
-
-        def at(x: Tensor) -> Outcome:
-            for b, value in zip(self.flat.buffers, call.buffers_before, strict=True):
-                b.copy_(value[k])
-            seed_everything(call.seed)
-            return self.reference.outcome(x, content, self.t, self.log)
-
-        def of_client(call: _CohortCall) -> Outcome:
-            changed = dict(zip(names, [b[k] for b in call.buffers_after], strict=True))
-            return Outcome(call.losses[k], call.g[k], sorted((n, v[k]) for n, v in call.logged.items()), changed)
-
-        def together(x: Tensor) -> Outcome:
-            rows = call.x.clone()
-            rows[k] = x
-            return of_client(self._again(call, rows))
-
-        differs = compare(at, call.x[k], of_client(call), self.pieces, self.reference.eps, together)
-        if differs is not None:
-            raise Diverged(
-                f"{type(self.flat.module).__name__}.training_step has other results for several clients in one call "
-                f"({self._form(call)}): {differs}, in local step {self.t} of client {k + 1} of {len(call.x)}",
-                "runtime.vectorize=never",
-            )
 
 
 def names_of(tensors: Sequence[Tensor], module: nn.Module, kind: str = "_parameters") -> list[tuple[str, int]]:
