@@ -114,7 +114,8 @@ def run_local(
     optimizer.begin(inner)
 
     ids, falling = order.tolist(), steps[order]
-    actives = [int(np.count_nonzero(falling > t)) for t in range(int(steps.max(initial=0)))]
+    most = falling[:1].sum()
+    actives: list[int] = (len(falling) - np.searchsorted(falling[::-1], np.arange(most), side="right")).tolist()
     losses: list[Tensor] = []
     samples: list[list[int]] = []
     drift = torch.zeros(count, dtype=torch.float64) if measure_drift else None
