@@ -88,7 +88,7 @@ class SumPlan:
         follow each other in the order of `clients`. stay: whether the sums stay on the device of the uploads; otherwise
         they are copied to the host.
         """
-        row_of = {client: k for k, client in enumerate(self.clients.tolist())}
+        row_of = dict(zip(self.clients.tolist(), range(len(self.clients)), strict=True))
         places = list(map(row_of.get, clients))  # None: not received
         out = []
         for upload, coefficients in self.terms:
@@ -204,7 +204,7 @@ def _subtree_sums(
     """
     first = pieces[0]
     additions, roots = _additions(tuple(nodes), count)
-    width, root_slots = first.shape[1], [slot for _, slot in roots]
+    width = first.shape[1]
     out = first.new_empty(len(roots), width)
     on_host = first.device.type == "cpu"
     if not on_host:  # an index would otherwise wait for a copy at each use
@@ -224,7 +224,7 @@ def _subtree_sums(
                     torch.mul(rows[:, block], factors[these], out=terms[these])
             for left, right in additions:
                 terms[left] += terms[right]
-            for k, slot in enumerate(root_slots):
+            for k, (_, slot) in enumerate(roots):
                 out[k, block] = terms[slot]
 
     spans = [slice(start, min(start + SPAN, width)) for start in range(0, width, SPAN)]

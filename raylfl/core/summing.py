@@ -45,11 +45,11 @@ def coefficients_of(method: Summing, server: ServerState, r: Round) -> dict[str,
 
     server, r: the arguments that the server step will get.
     """
-    terms = {
-        name: term if isinstance(term, tuple) else (name, term)
-        for name, term in method.sum_coefficients(server, r).items()
-    }
-    return {name: (upload, np.full(len(r.cohort), c, dtype=np.float64)) for name, (upload, c) in terms.items()}
+    terms = {}
+    for name, term in method.sum_coefficients(server, r).items():
+        upload, c = term if isinstance(term, tuple) else (name, term)
+        terms[name] = upload, np.full(len(r.cohort), c, dtype=np.float64)
+    return terms
 
 
 def rows_reason(algorithm: Algorithm) -> str | None:

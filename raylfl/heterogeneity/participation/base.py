@@ -13,7 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -97,7 +97,7 @@ class Participation(Options, ABC):
 
         Raises BadValue unless `attempt` returns distinct clients of the N, each drawn at least once.
         """
-        return self._until_nonempty(lambda attempt: self._checked(self.attempt(r, world, attempt), world.count))
+        return self._until_nonempty(partial(self.attempt, r, world), world.count)
 
     def _checked(self, drawn: Draw, count: int) -> Draw:
         if not isinstance(drawn, Draw):
@@ -113,12 +113,12 @@ class Participation(Options, ABC):
         need = f"a Draw: distinct clients of 0..{count - 1}, each drawn at least once"
         raise BadValue("participation", got=f"{type(self).__name__}.attempt returned {given}", need=need)
 
-    def _until_nonempty(self, one: Callable[[int], Draw]) -> Draw:
-        drawn = one(0)
+    def _until_nonempty(self, one: Callable[[int], Draw], count: int) -> Draw:
+        drawn = self._checked(one(0), count)
         for attempt in range(1, ATTEMPTS if self.on_empty == "resample" else 1):
             if len(drawn.cohort):
                 break
-            drawn = one(attempt)
+            drawn = self._checked(one(attempt), count)
         return drawn
 
     @abstractmethod
@@ -248,9 +248,11 @@ class Sampler(Participation):
         M: `cohort_size`. p: the algorithm's sampling probabilities of all N clients [N]. `on_empty` is applied.
         """
         size = self.cohort_size(world)
-        return self._until_nonempty(
-            lambda attempt: sample_with_replacement(p, size, r, world, self.eligible(r, world, attempt), attempt)
-        )
+
+        def one(attempt: int) -> Draw:
+            return sample_with_replacement(p, size, r, world, self.eligible(r, world, attempt), attempt)
+
+        return self._until_nonempty(one, world.count)
 
     def check(self, world: RunContext) -> None:
         self.cohort_size(world)

@@ -14,7 +14,7 @@ from raylfl.core.chunked_matrix import as_matrix, reorder_rows
 from raylfl.core.costs import floats_in
 from raylfl.core.deferred import Deferred
 from raylfl.core.oracle import GradientMode
-from raylfl.core.partial_sums import SumPlan, in_subtrees
+from raylfl.core.partial_sums import SubtreeSums, SumPlan, in_subtrees
 from raylfl.core.population import Population, Round
 from raylfl.core.returned import step_of
 from raylfl.core.summing import Summing, coefficients_of, rows_reason
@@ -178,8 +178,12 @@ class ServerDispatch(Dispatch):
         uploads = {name: as_matrix(reorder_rows(pieces, order)) for name, pieces in rows.items()}
         sums = None
         if plan is not None and len(received) == len(plan.clients):  # no upload that was added up must be dropped
-            parts = [result.sums for result in results if result.sums]
-            parts += [plan.parts(some.clients, [some.uploads]) for some in results if some.failed and some.uploads]
+            parts = list[list[SubtreeSums]]()
+            for result in results:
+                if result.sums:
+                    parts.append(result.sums)
+                if result.failed and result.uploads:
+                    parts.append(plan.parts(result.clients, [result.uploads]))
             sums = plan.sums(parts)
         sent = next((result.uploads for result in results if result.uploads), {})  # may have no rows
         one = {name: torch.zeros(1).expand(1, *rows.shape[1:]) for name, rows in sent.items()}

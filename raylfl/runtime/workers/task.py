@@ -100,8 +100,8 @@ def order_of(clients: Sequence[int], among: Ints) -> Ints | None:
     >>> order_of([5, 2, 9], np.array([9, 5, 7, 2])).tolist()
     [2, 0, 1]
     """
-    place = {client: k for k, client in enumerate(among.tolist())}
-    places = np.array([place[client] for client in clients], dtype=np.int64)
+    place = dict(zip(among.tolist(), range(len(among)), strict=True))
+    places = np.array(list(map(place.__getitem__, clients)), dtype=np.int64)
     return np.argsort(places) if (places[1:] < places[:-1]).any() else None
 
 
@@ -186,12 +186,12 @@ class ClientReports:
     def squares(self, clients: Ints) -> Floats:
         """The squared norms |U_i|^2 of the given clients' updates, in the order of `clients`."""
         known = dict(zip(self.rows["client"].tolist(), self.rows["square"].tolist(), strict=True))
-        return np.array([known[client] for client in clients.tolist()])
+        return np.array(list(map(known.__getitem__, clients.tolist())))
 
     def logs(self, clients: Ints) -> dict[str, Floats]:
         """Name -> values of training, one per given client, in the order of the reports: losses, and logged values."""
         wanted = set(clients.tolist())
-        mask = np.array([client in wanted for client in self.rows["client"].tolist()], dtype=bool)
+        mask = np.array(list(map(wanted.__contains__, self.rows["client"].tolist())), dtype=bool)
         return {name: values[mask] for name, values in {"loss": self.rows["loss"], **self.logged}.items()}
 
 
