@@ -114,6 +114,12 @@ def test_computation_is_the_sum_over_the_cohort_and_an_empty_one_takes_no_time()
         assert Clock(bandwidth=1.0).round_seconds(np.zeros(0), 10, pattern) == 0.0
 
 
+def test_a_round_without_clients_sends_no_message():
+    """Not even a ring, whose last client sends to the server what the first has received from it."""
+    assert [len(pattern.hops(0)) for pattern in (Star(), Ring())] == [0, 0]
+    assert Ring().hops(2).tolist() == [[-1, 0, 0], [0, 1, 1], [1, -1, 1]]  # from, to, waiting
+
+
 def test_lognormal_speeds_are_drawn_once_per_client():
     many = RunContext(0, Population.of(np.full(2000, 10)), 100)
     clock = Clock({"lognormal": [-4.0, 1.0]})
