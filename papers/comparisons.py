@@ -53,12 +53,10 @@ def row_of(run: RunRecord) -> Row:
     """The row of a complete run, with its final metrics as measures."""
     check_complete(run)
     cell = _cell_of(run.config) | ({"metrics": run.directions} if run.directions else {})
-    final = {
-        name: float(f"{value:.12g}")
-        for name, value in run.summary.get("final", {}).items()
-        if isinstance(value, (int, float)) and math.isfinite(value)
-    }
-    return row(run, cell, measures=final, curves=(main_metric([run]),), points=POINTS)
+    final = run.summary.get("final", {}).items()
+    finite = {name: value for name, value in final if isinstance(value, (int, float)) and math.isfinite(value)}
+    measures = {name: float(f"{value:.12g}") for name, value in finite.items()}
+    return row(run, cell, measures=measures, curves=(main_metric([run]),), points=POINTS)
 
 
 def _cell_of(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,11 +86,9 @@ def _complete_cell(cell: dict[str, Any]) -> dict[str, Any]:
 
 def tables_of(rows: Sequence[Row]) -> tuple[list[tables.ReportTable], list[str]]:
     """The tables of a comparison's page, mean ± std of each setting and the keys that all share; each row's setting."""
-    runs = []
-    for number, each in enumerate(rows):
-        run = run_of(each, set_keys({}, each.cell), str(number))
+    runs = [run_of(each, set_keys({}, each.cell), str(number)) for number, each in enumerate(rows)]
+    for run in runs:
         run.directions = stated_directions(run.config)
-        runs.append(run)
     metric = main_metric(runs)
     for run, each in zip(runs, rows, strict=True):
         if each.diverged and metric not in run.metrics:  # before its first value

@@ -103,16 +103,14 @@ class Efficiency(Lines):
         return groups
 
     def values_of(self, panel: str, lines: Mapping[str, Group], scale: str) -> dict[str, dict[str, Any]]:
-        column = columns_of(self.number)[panel]
+        column, values = columns_of(self.number)[panel], dict[str, dict[str, Any]]()
         target = SMOKE_TARGET if scale == "smoke" else column["target"]
-        values: dict[str, dict[str, Any]] = {name: {"target": target, "gains": column["gains"]} for name in lines}
-        for name, of in values.items():
-            of["accuracy"] = self.over(lines[name], self.ends)
-        for axis in AXES:
-            costs = {name: self.over(group, [f"{axis} to {target:g}"]) for name, group in lines.items()}
-            for name, of in values.items():
-                of |= {axis: costs[name], f"{axis} published": column[name][axis]}
-                of[f"{axis} ratio"] = mean_cost(costs[name]) / mean_cost(costs["FedACS"])
+        for name, group in lines.items():
+            of = values[name] = {"target": target, "gains": column["gains"], "accuracy": self.over(group, self.ends)}
+            for axis in AXES:
+                cost, base = (self.over(lines[line], [f"{axis} to {target:g}"]) for line in (name, "FedACS"))
+                of |= {axis: cost, f"{axis} published": column[name][axis]}
+                of[f"{axis} ratio"] = mean_cost(cost) / mean_cost(base)
                 of[f"{axis} published ratio"] = column[name][axis] / column["FedACS"][axis]
         return values
 
@@ -192,7 +190,7 @@ class Table5(Efficiency):
 
 
 class Epochs(Efficiency):
-    """A table with T_m local epochs of client m instead of T_m local steps, the other reading of App. I.3.1."""
+    """A table with T_m local epochs of client m instead of T_m local steps."""
 
     smoke: ClassVar = Efficiency.smoke | {"local.batch_size": 64, "rounds": 40}  # an epoch has one or two steps
     options: ClassVar = Efficiency.options | {"local.steps": None}  # which conf/reproduce/fedacs_table1 sets

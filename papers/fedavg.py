@@ -35,6 +35,7 @@ ROWS = {(row["partition"], float(row["C"])): row for row in table_of("fedavg_tab
 PAPER, FEDLAB = ({cell: int(row[f"{name} rounds"]) for cell, row in ROWS.items()} for name in ("paper", "FedLab"))
 FRACTIONS = tuple(dict.fromkeys(c for _, c in PAPER))  # C, the fraction of clients in a round; 0: one client
 LINES = {"pixels 0..1": "sfl", "standardised": "focus", "paper": "fedavg", "FedLab": "scaffold"}
+CLIENTS = (("smoke", 50), ("paper", 100))
 NEAR = 1.5  # factor between our rounds and the paper's that counts as agreement
 
 
@@ -71,11 +72,8 @@ def crossing(run: RunRecord, target: float) -> float | None:
     if not (best >= target).any():
         return None
     first = int(np.argmax(best >= target))
-    return (
-        float(np.interp(target, best[first - 1 : first + 1], rounds[first - 1 : first + 1]))
-        if first
-        else float(rounds[0])
-    )
+    between = slice(max(first - 1, 0), first + 1)
+    return float(np.interp(target, best[between], rounds[between]))
 
 
 @EXPERIMENTS.register("fedavg/table1", paper="FedAvg (McMahan et al. 2017) table 1")
@@ -87,10 +85,7 @@ class Table1(Grid):
     axes: ClassVar = {
         "pixels": PIXELS,
         "partition": {name: {"partition.name": key} for name, key in PARTITIONS.items()},
-        "fraction": {
-            c: {s: {"participation.size": max(1, round(n * c))} for s, n in (("smoke", 50), ("paper", 100))}
-            for c in FRACTIONS
-        },
+        "fraction": {c: {s: {"participation.size": max(1, round(n * c))} for s, n in CLIENTS} for c in FRACTIONS},
         "lr": {lr: {"local.lr": lr} for lr in RATES},
     }
     small: ClassVar = {"pixels": ("standardised",), "lr": RATES[2:4]}
@@ -108,10 +103,10 @@ class Table1(Grid):
         return ROUNDS, row.measures[ROUNDS], PAPER[point.partition, point.fraction]
 
     def run(self, cache: RunCache) -> Findings:
-        rows = [
-            row_of(cell, {lr: {run.seed: self.measure(run, ROUNDS) for run in g.runs} for lr, g in groups.items()})
-            for cell, groups in by(self.groups(cache), "lr").items()
-        ]
+        rows = []
+        for cell, groups in by(self.groups(cache), "lr").items():
+            tried = {lr: {run.seed: self.measure(run, ROUNDS) for run in g.runs} for lr, g in groups.items()}
+            rows.append(row_of(cell, tried))
         table = ReportTable("table1", CAPTION, COLUMNS, rows)
         return Findings([table], claims(rows), {"table1": figure(rows)}, [TUNED])
 
@@ -125,18 +120,16 @@ CAPTION = (
     "Rounds until the best test accuracy so far crosses the target, interpolated between rounds; mean ± std over "
     "seeds. C = 0 is one client. –: not within twice the paper's rounds."
 )
-SHOWN: dict[str, tuple[str, Any]] = {
-    "fraction": ("C", str),
-    "lr": ("best lr tried", str),
-    "ours": ("ours", cost_text),
-    "seeds": ("seeds", str),
-}
-SHOWN |= {
-    "paper": ("paper", count_text),
-    "ratio": ("ours / paper", ratio_text),
-    "fedlab": ("FedLab, E = 5", count_text),
-}
-COLUMNS = [*(Column(key, head, show, None, True) for key, (head, show) in SHOWN.items()), Column("tried", "lr: rounds")]
+COLUMNS = [
+    Column("fraction", "C", str, None, True),
+    Column("lr", "best lr tried", str, None, True),
+    Column("ours", "ours", cost_text, None, True),
+    Column("seeds", "seeds", str, None, True),
+    Column("paper", "paper", count_text, None, True),
+    Column("ratio", "ours / paper", ratio_text, None, True),
+    Column("fedlab", "FedLab, E = 5", count_text, None, True),
+    Column("tried", "lr: rounds"),
+]
 
 
 def claims(rows: Sequence[Mapping[str, Any]]) -> list[Claim]:
@@ -166,8 +159,9 @@ def claims(rows: Sequence[Mapping[str, Any]]) -> list[Claim]:
             evidence = f"{gains['non-IID']:.1f} times fewer against {gains['IID']:.1f}"
             out.append(Claim(text, gains["non-IID"] > gains["IID"] if decided else None, evidence))
     edge = "; ".join(f"{row['block']}, C={row['fraction']}" for row in rows if not row["inside"])
-    evidence = f"in {sum(row['inside'] for row in rows)} of {len(rows)} cells"
-    evidence += f"; at an edge in: {edge}" if edge else ""
+    evidence = f"in {sum(row['inside'] for row in rows)} of {len(rows)} cells" + (
+        f"; at an edge in: {edge}" if edge else ""
+    )
     text = "the best learning rate is neither the smallest nor the largest of those tried"
     return [*out, *([Claim(text, not edge or None, evidence)] if rows else [])]
 

@@ -132,19 +132,16 @@ class Sweeps(Pictured):
         panels: dict[str, dict[str, tuple[Sweep, Sweep]]] = {}
         for cell, sweep in sweeps.items():
             panels.setdefault(self.title(cell), {})[cell.method] = (sweep, self.published(cell))
-        rows = [
-            {"block": heading, "method": name}
-            | {f"{x:g}": stat for x, stat in sweep.items()}
-            | {f"{x:g} published": stat for x, stat in theirs.items() if x in sweep}
-            for heading, lines in panels.items()
-            for name, (sweep, theirs) in lines.items()
-        ]
-        columns = [
-            Column(key, head, accuracy_text, None, True)
-            for x in sorted({x for sweep in sweeps.values() for x in sweep})
-            for key, head in ((f"{x:g}", self.form.format(x)), (f"{x:g} published", "published"))
-            if any(key in row for row in rows)
-        ]
+        rows: list[dict[str, Any]] = []
+        for heading, lines in panels.items():
+            for name, (sweep, theirs) in lines.items():
+                row = {f"{x:g} published": stat for x, stat in theirs.items() if x in sweep}
+                rows.append({"block": heading, "method": name} | {f"{x:g}": stat for x, stat in sweep.items()} | row)
+        heads: dict[str, str] = {}
+        for x in sorted({x for sweep in sweeps.values() for x in sweep}):
+            heads |= {f"{x:g}": self.form.format(x), f"{x:g} published": "published"}
+        known = {key for row in rows for key in row}
+        columns = [Column(key, head, accuracy_text, None, True) for key, head in heads.items() if key in known]
         table = ReportTable(self.stem, self.caption, [Column("method", "method"), *columns], rows)
         figure = sweeps_figure(panels, styles(self.looks), ACCURACY, self.x_label)
         points = self.points(cache.scale)

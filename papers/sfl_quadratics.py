@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from papers.base import EXPERIMENTS, Claim, Findings, PaperResult
-from papers.grid import Axis, by, nest
+from papers.grid import Axis, Point, by, nest
 from papers.lines import Lines, Values
 from papers.run_cache import RunCache
 from papers.sfl_grid import METHODS
@@ -90,13 +90,13 @@ class Simulations(Lines):
 
     def lines(self, cache: RunCache) -> dict[str, dict[str, Group]]:
         """Pair -> method -> runs at its best learning rate, for SFL on all seeds, for PFL on the first."""
-        tried, best = by(self.groups(cache, seeds=SEEDS[:1]), "lr"), {}
+        tried, best = by(self.groups(cache, seeds=SEEDS[:1]), "lr"), dict[Point, float]()
         for cell, groups in tried.items():  # all final distances below EXACT are equal: then the rounds to EXACT count
             ends = {lr: max(last_k(group, DISTANCE, LAST).mean, EXACT) for lr, group in groups.items()}
             best[cell] = min(groups, key=lambda lr: (ends[lr], _rounds_to(groups[lr], EXACT)))
-        points = [cell.but(lr=lr) for cell, lr in best.items() if cell.method == "SFL"]
-        final = {p.without("lr"): group for p, group in self.groups(cache, points, SEEDS).items()}
-        return nest({cell: final.get(cell) or tried[cell][best[cell]] for cell in tried}, "pair", "method")
+        final = self.groups(cache, [cell.but(lr=lr) for cell, lr in best.items() if cell.method == "SFL"], SEEDS)
+        ends = {cell: final.get(cell.but(lr=lr)) or tried[cell][lr] for cell, lr in best.items()}
+        return nest(ends, "pair", "method")
 
     def values(self, panel: str, line: str, group: Group) -> dict[str, Any]:
         lr, clients = float(group.runs[0].config["local"]["lr"]), pairs(*self.pairs[panel])

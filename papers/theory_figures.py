@@ -218,11 +218,8 @@ class FedawareIdentity(TheoryFigure):
             rows.append((norm, fedaware.diversity(g, w), identity, fedaware.diversity(g, w, best)))
             x = x - 0.1 * w @ g
         norms, diversity, identities, surrogate = np.array(rows).T
-        lines: dict[str, PlotLine] = {
-            "largest surrogate diversity": (2, "--", norms, surrogate),
-            "D(x)": (0, "-", norms, diversity),
-            "√(1 + σ²/|∇F|²)": (1, "o", norms[::4], identities[::4]),
-        }
+        lines: dict[str, PlotLine] = {"largest surrogate diversity": (2, "--", norms, surrogate)}
+        lines |= {"D(x)": (0, "-", norms, diversity), "√(1 + σ²/|∇F|²)": (1, "o", norms[::4], identities[::4])}
         apart, least = float(np.abs(diversity / identities - 1).max()), float((surrogate / diversity).min())
         text = "the surrogate diversity at the min-norm weights is at least F's gradient diversity"
         return lines, [
