@@ -238,8 +238,7 @@ NOVA, DIVIDED = "FedNova", f"FedNova, gamma = 1/{FACTOR:g}"
 class FedNovaNetwork(NetworkAudit):
     """Test accuracy of FedNova, ten clients of unequal sizes p_i, with and without the factor N sum p_i^2 in its step.
 
-    p_i: client i's share of the samples. If the N clients solve their local problems within a round, FedNova's step is
-    the mean update times this factor.
+    p_i: client i's share of the samples. If clients solve their local problems, FedNova's step is that much longer.
     """
 
     heading = "sizes from Dirichlet(0.5)"

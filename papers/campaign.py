@@ -38,8 +38,7 @@ from raylfl.runtime.session import Interrupted
 from raylfl.runtime.stopping import sigterm_interrupts
 
 MEBIBYTE = 2**20
-LARGEST = 16 * MEBIBYTE  # of a campaign's file
-UNPACKED = 2**30  # bytes that a file may have unpacked
+LARGEST, UNPACKED = 16 * MEBIBYTE, 2**30  # bytes of a campaign's file
 BATCH = 24  # runs that are planned at a time
 STOPPING = 15.0  # seconds before the end at which runs are stopped: their rounds and checkpoints take time
 SHORTEST = 0.1  # seconds until a stop: none comes before the context has begun
@@ -58,9 +57,8 @@ def campaign(
 ) -> None:
     """Makes missing runs for some minutes, then writes the unpublished runs to a file.
 
-    names: experiments; none: all. jobs: runs at the same time; None: as many as there is room for. take: the file of
-    another campaign, whose runs go on here. save: the file to write. estimate: only say what the minutes would bring.
-    results: the ledger. Raises BadConfig for an unknown experiment, and a file that is damaged or cannot be written.
+    names: experiments; none: all. take: the file of another campaign, whose runs go on here. save: the file to write.
+    estimate: only say what the minutes would bring. results: the ledger.
     """
     if not (math.isfinite(minutes) and minutes >= 0):
         raise BadConfig(f"--minutes {minutes:g}: it must be a number of minutes, 0 or more")
@@ -209,8 +207,7 @@ def _files(run: Path) -> Iterator[Path]:
 def take_up(path: Path, root: Path) -> int:
     """Moves the runs of a campaign's file below `root`; returns their number.
 
-    A run that is here as well stays unless the file's is whole, or has more rounds. Raises BadConfig for a file that is
-    no campaign's: something else than regular files of runs, a path outside, or more than UNPACKED bytes.
+    A run that is here as well stays unless the file's is whole, or has more rounds. Raises BadConfig for other files.
     """
     root.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=root, prefix=".take-") as folder:

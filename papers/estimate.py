@@ -40,9 +40,8 @@ def estimate_missing(experiment: PaperResult, options: Sequence[Any]) -> None:
 def estimate(configs: Sequence[dict[str, Any]], jobs: int) -> Iterator[str]:
     """Yield a line with the expected hours for each kind of run, as soon as it is measured, then a line for all runs.
 
-    Runs are of one kind if they have the same data, model, method, clients, participation and runtime. Of each kind,
-    the run with the least local work and the smallest learning rate is measured for a few rounds, no time if it
-    diverges; the time of the others is assumed to be proportional to their local steps or epochs.
+    Of each kind, the run with the least local work and the smallest learning rate is measured for a few rounds (no time
+    if it diverges); the time of the others is assumed to be proportional to their local steps or epochs.
     """
     total = 0.0
     for expected, line in hours(configs):
@@ -74,8 +73,6 @@ def hours(configs: Sequence[dict[str, Any]]) -> Iterator[tuple[float, str]]:
 
 
 class _Clock(Callback):
-    """Records the seconds of each round, and ends the run after two rounds and `SHORT` seconds."""
-
     def __init__(self) -> None:
         self.seconds: list[float] = []
 

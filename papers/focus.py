@@ -44,14 +44,13 @@ class Fig4(Lines):
     """Ridge regression under full, uniform and arbitrary participation: six methods by floats sent."""
 
     scales, base, cells = (), ("reproduce/focus_fig4",), "label"
-    axes: ClassVar = {
-        "participation": {  # with the rounds to run, until SCAFFOLD is exact
-            "full": {"rounds": 450},
-            "uniform": {"base": ["preset/focus_fig4_uniform"], "rounds": 600},
-            "arbitrary": {"base": ["preset/focus_fig4_arbitrary"], "rounds": 1000},
-        },
-        "method": {name: {"algorithm.name": key} for name, key in METHODS.items()},
+    panels: ClassVar[Axis] = {  # with the rounds to run, until SCAFFOLD is exact
+        "full": {"rounds": 450},
+        "uniform": {"base": ["preset/focus_fig4_uniform"], "rounds": 600},
+        "arbitrary": {"base": ["preset/focus_fig4_arbitrary"], "rounds": 1000},
     }
+    methods: ClassVar = {name: {"algorithm.name": key} for name, key in METHODS.items()}
+    axes: ClassVar = {"participation": panels, "method": methods}
     within: ClassVar = {"full": 200, "uniform": 500, "arbitrary": 3000}  # rounds after which FOCUS is exact
     measures: ClassVar = {
         cost: partial(to_target, metric=DISTANCE, target=goal, axis=axis) for cost, (axis, goal) in COSTS.items()
@@ -117,7 +116,7 @@ class Fig4(Lines):
 
 
 def level(distance: Floats) -> float:
-    """The distance at which a method ends: the median of its relative distance over the last tenth of the rounds."""
+    """The median of a method's relative distance over the last tenth of the rounds."""
     return float(np.median(distance[-max(len(distance) // 10, 1) :]))
 
 
@@ -272,9 +271,8 @@ class Fig9Start(Images, Lines):
         return point.method in self.compared[point.participation]
 
     def lines(self, cache: RunCache) -> dict[Any, dict[str, Group]]:
-        """Panel -> line -> its runs. Raises DataMissing without the logs, before a run starts."""
         if cache.scale == "paper":
-            logs()
+            logs()  # raises DataMissing without them, before a run starts
         return super().lines(cache)
 
     def values_of(self, panel: Any, lines: Mapping[str, Group], scale: str) -> dict[str, dict[str, Any]]:
@@ -290,9 +288,8 @@ class Fig9Start(Images, Lines):
         return {"logs": {name: [(r - 1, value) for r, value in log.items()] for name, log in shown.items()}}
 
     def caption_of(self, values: Values) -> str:
-        rounds = next(of["rounds"] for lines in values.values() for of in lines.values())
-        window = f"rounds {rounds - rounds // 5 + 1} to {rounds}"
-        return f"Test accuracy in %, mean ± std over the measurements of {window}."
+        end = next(of["rounds"] for lines in values.values() for of in lines.values())
+        return f"Test accuracy in %, mean ± std over the measurements of rounds {end - end // 5 + 1} to {end}."
 
     def claims(self, values: Values) -> list[Claim]:
         claims = []
@@ -300,9 +297,9 @@ class Fig9Start(Images, Lines):
             text = f"{panel}: {name} is within {100 * self.margin:g} points of "
             text += f"{SHARED[name]}'s log" if name in SHARED else "its log"
             level = of["ours"].mean if math.isfinite(of["ours"].mean) else 0.0
-            holds = abs(level - of["logs"].mean) <= self.margin
             ours, theirs = (f"{accuracy_text(of[key])} %" for key in ("ours", "logs"))
-            claims += [Claim(text, holds, ours, published=theirs)] if of["logs"].count else []
+            if of["logs"].count:
+                claims.append(Claim(text, abs(level - of["logs"].mean) <= self.margin, ours, published=theirs))
         return claims
 
 
@@ -328,7 +325,6 @@ class Fig9Rates(Images, Sweeps):
 
 
 def most_accurate(text: str, ends: Mapping[str, Stat], logs: Mapping[str, str] | None = None) -> list[Claim]:
-    """The claim that FOCUS has the highest of these accuracies; empty without FOCUS and another method."""
     if "FOCUS" not in ends or len(ends) < 2:
         return []
     evidence = listing({name: stat.mean for name, stat in ends.items()})

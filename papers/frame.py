@@ -37,7 +37,7 @@ def rows_of(results: Path, name: str | None) -> list[dict[str, Any]]:
 
 
 def _dates_of_commits(folder: Path) -> dict[str, str]:
-    """Commit -> its date, of the repository around a folder; empty outside of one."""
+    """Commit -> its date, of the repository around a folder."""
     command = ["git", "-C", str(folder), "log", "--all", "--format=%H %cs"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30)

@@ -162,10 +162,9 @@ HOLLOW: dict[str, Any] = {"dashes": (3, 2), "markerfacecolor": "white", "markere
 class Plot:
     """One panel of a figure: curves of a metric.
 
-    lines: name of a curve -> its runs. axis: the x axis, a key of `derived.AXES`. band: around a curve, `minmax` or
-    `std` over seeds. window: the number of values in the moving average. limits: of y; smaller values are drawn at the
-    lower one. right: upper limit of x. start: the metric's value before round 0, if known. factors: name of a curve ->
-    factor of its costs on the x axis. logs: name of a curve -> the authors' log, pairs (round from 0, value), dashed.
+    lines: name of a curve -> its runs. axis: of x, a key of `derived.AXES`. band: around a curve, `minmax` or `std`
+    over seeds. window: of the moving average. limits: of y; smaller values are drawn at the lower one. right: of x.
+    start: the value before round 0. factors: of a curve's costs on the x axis. logs: the authors', (round, value).
     """
 
     heading: str

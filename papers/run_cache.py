@@ -61,11 +61,9 @@ def url_of(folder: Path) -> str | None:
 
 
 class RunCache:
-    """Finds the existing runs of one experiment and makes the missing ones.
+    """Finds the existing runs of one experiment and makes the missing ones, at most `jobs` at a time.
 
     folder: of the findings, and of the runs in its `runs/` or in that of the folder `runs`, which experiments share.
-    overrides: `key=value` for every run. jobs: the largest number of runs at a time; None: as many as there is room
-    for. only: the selected cells.
     """
 
     def __init__(
@@ -81,14 +79,14 @@ class RunCache:
         self.runs, self.overrides = (runs or folder).resolve() / "runs", (*machine(scale), *overrides)
 
     def groups(self, settings: Sequence[CellConfig], seeds: Sequence[int] = (0,)) -> list[Group]:
-        """One group per setting, in order, with one run per seed; the last values of a diverged run are inf."""
+        """One group per setting with one run per seed; the last values of a diverged run are inf."""
         seeds = [seed for seed in seeds if self.only.keeps(seed=seed)]
         records = iter(self.records([(setting, seed) for setting in settings for seed in seeds]))
         runs = [[record for _ in seeds if (record := next(records)) is not None] for _ in settings]
         return [Group(s.label, row[0].setting, row) for s, row in zip(settings, runs, strict=True) if row]
 
     def records(self, wanted: Sequence[tuple[CellConfig, int]]) -> list[RunRecord | None]:
-        """The runs of settings on seeds, in order; missing ones are made. None for a run that could not be made."""
+        """The runs of settings on seeds; missing ones are made. None for a run that could not be made."""
         runs = [self.plan(*each) for each in wanted]
         distinct = list({run.path: run for run in runs}.values())
         for run in distinct:

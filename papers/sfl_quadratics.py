@@ -6,10 +6,10 @@ PFL is the paper's name for parallel federated learning, that is FedAvg.
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any, ClassVar
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from papers.base import EXPERIMENTS, Claim, Findings, PaperResult
 from papers.grid import Axis, Point, by, nest
@@ -95,8 +95,8 @@ class Simulations(Lines):
             ends = {lr: max(last_k(group, DISTANCE, LAST).mean, EXACT) for lr, group in groups.items()}
             best[cell] = min(groups, key=lambda lr: (ends[lr], _rounds_to(groups[lr], EXACT)))
         final = self.groups(cache, [cell.but(lr=lr) for cell, lr in best.items() if cell.method == "SFL"], SEEDS)
-        ends = {cell: final.get(cell.but(lr=lr)) or tried[cell][lr] for cell, lr in best.items()}
-        return nest(ends, "pair", "method")
+        runs = {cell: final.get(cell.but(lr=lr)) or tried[cell][lr] for cell, lr in best.items()}
+        return nest(runs, "pair", "method")
 
     def values(self, panel: str, line: str, group: Group) -> dict[str, Any]:
         lr, clients = float(group.runs[0].config["local"]["lr"]), pairs(*self.pairs[panel])
@@ -135,8 +135,8 @@ class Simulations(Lines):
         points = [point for point in self.points(cache.scale) if point.method == "PFL" and point.lr >= 0.03]
         for point, group in self.groups(cache, points, SEEDS[:1]).items():
             end, clients = self.measure(group.runs[0], "end"), pairs(*self.pairs[point.pair])
-            limit = predicted_limit(clients, point.lr)
-            off.append(abs((float("nan") if end is None else end) - limit) / max(clients[0][1], 1))
+            apart = abs((np.inf if end is None else end) - predicted_limit(clients, point.lr))
+            off.append(apart / max(clients[0][1], 1))
         text = (
             "PFL ends at the minimum of the surrogate sum_i w_i f_i, w_i = (1 - (1 - 2 eta A_i)^K)/(2 eta A_i), "
             "for f_i(x) = A_i x^2 + B_i x, learning rate eta and K local steps"
@@ -172,15 +172,17 @@ class Fig6(Simulations):
 class ExDir(PaperResult):
     """MNIST over 10 clients by ExDir(C, alpha): C = 1, 2, 5, 10 classes per client, alpha = 100, 10, 1."""
 
-    clients: ClassVar = 10
     classes: ClassVar = (1, 2, 5, 10)
     alphas: ClassVar = (100.0, 10.0, 1.0)  # from left to right, as in the paper
 
     def run(self, cache: RunCache) -> Findings:
+        from raylfl.report.figures import Block, Panel, composed
+        from raylfl.report.partition_plot import heat
+        from raylfl.report.style import rc
+
         counts = {
-            (c, alpha): counts_of({"name": "exdir", "classes": c, "alpha": alpha}, MNIST, self.clients)
-            for c in self.classes
-            for alpha in self.alphas
+            (c, alpha): counts_of({"name": "exdir", "classes": c, "alpha": alpha}, MNIST, clients=10)
+            for c, alpha in product(self.classes, self.alphas)
         }
         names, rows = {cell: "ExDir({}, {:g})".format(*cell) for cell in counts}, []
         for cell, item in counts.items():
@@ -195,7 +197,10 @@ class ExDir(PaperResult):
             Column("uneven", "unevenness", partial(number, digits=3), None, True),
         ]
         caption = "Unevenness: std / mean of a class's sample numbers at the clients that own it, mean over classes."
-        figure = heat_maps({names[cell]: item for cell, item in counts.items()})
+        size = (2.9, 2.35)
+        panels = [Panel(names[cell], partial(heat, counts=item), size, names[cell]) for cell, item in counts.items()]
+        with rc():
+            figure = composed(Block("", "", "", panels))
         return Findings([ReportTable("exdir", caption, columns, rows)], self.claims(counts), {"exdir": figure})
 
     def claims(self, counts: Mapping[tuple[int, float], Ints]) -> list[Claim]:
@@ -204,35 +209,19 @@ class ExDir(PaperResult):
         most = {c: max(int((counts[c, a] > 0).sum(axis=1).max()) for a in self.alphas) for c in self.classes}
         spread = {f"C={c}": [unevenness(counts[c, alpha]) for alpha in self.alphas] for c in self.classes[1:]}
         falls = listing(spread, lambda values: ", ".join(f"{v:.2f}" for v in values), ": ", "; ")
+        same = "C=1: the three partitions are the same, one class per client"
+        whole = f"each client holds all of one class: {single[0].min()} to {single[0].max()} samples"
         text = "C>1: heterogeneity increases from left to right (alpha = 100, 10, 1)"
+        classes = "most classes: " + listing({f"C={c}": n for c, n in most.items()}, str, ": ")
         return [
-            Claim(
-                "C=1: the three partitions are the same, one class per client",
-                all(np.array_equal(sizes, np.sort(MNIST)) for sizes in single),
-                f"each client holds all of one class: {single[0].min()} to {single[0].max()} samples",
-            ),
+            Claim(same, all(np.array_equal(sizes, np.sort(MNIST)) for sizes in single), whole),
             Claim(text, all(a < b < c for a, b, c in spread.values()), f"unevenness for alpha = 100, 10, 1: {falls}"),
-            Claim(
-                "no client holds more than C classes",
-                all(n <= c for c, n in most.items()),
-                "most classes: " + listing({f"C={c}": n for c, n in most.items()}, str, ": "),
-            ),
+            Claim("no client holds more than C classes", all(n <= c for c, n in most.items()), classes),
             Claim("no sample is left over", not any(left_over), f"{sum(left_over)} in all partitions together"),
         ]
 
 
 def unevenness(counts: Ints) -> float:
-    """Std / mean of the sample numbers of a class at the clients that have it, mean over classes; counts: [N, K]."""
+    """Std / mean of a class's sample numbers at the clients that have it, mean over classes; counts: [N, K]."""
     owned = [column[column > 0] for column in counts.T]
     return float(np.mean([column.std() / column.mean() for column in owned]))
-
-
-def heat_maps(panels: Mapping[str, Ints]) -> Figure:
-    """A figure of partitions as heat-maps, as in SFL, Fig. 7; panels: title -> samples [clients, classes]."""
-    from raylfl.report.figures import Block, Panel, composed
-    from raylfl.report.partition_plot import heat
-    from raylfl.report.style import rc
-
-    heat_panels = [Panel(title, partial(heat, counts=counts), (2.9, 2.35), title) for title, counts in panels.items()]
-    with rc():
-        return composed(Block("", "", "", heat_panels))

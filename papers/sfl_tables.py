@@ -266,7 +266,6 @@ def best_lines(groups: Runs, last: int) -> list[dict[str, Any]]:
 
 
 def same_seeds(means: Sequence[float], published: Stat) -> str:
-    """Whether our seeds' mean accuracies are equivalent to the published one, in a word."""
     if len(means) < PUBLISHED_SEEDS:
         return "undecided"
     measured = Level(float(np.mean(means)), float(np.std(means, ddof=1)), len(means))
@@ -289,7 +288,7 @@ def mostly_within(lines: Iterable[dict[str, Any]], claim: str) -> list[Claim]:
 
 
 def differences(groups: Runs, refs: Refs) -> str:
-    """A sentence about the differences ours - log over the last 400 rounds, with the networks of the authors' code."""
+    """A sentence about the differences ours - log, with the networks of the authors' code."""
     cells = [point for point in searches(groups) if point.task not in VARIANTS and point in refs]
     runs = {point: values for point in cells if len(values := window(searches(groups)[point], MORE))}
     if not runs:
