@@ -73,7 +73,7 @@ class Grid(PaperResult):
         return [point for point in every if self.has(point, scale)]
 
     def has(self, point: Point, scale: str) -> bool:
-        """Whether a point of the axes' product is one of the experiment at this scale."""
+        """Whether the experiment has a point of the axes' product at this scale."""
         return True
 
     def label(self, point: Point) -> str:

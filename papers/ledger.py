@@ -155,10 +155,8 @@ def check_complete(run: RunRecord) -> None:
         problems.append(f"{name}: its config has the digest {known[-1]}, not that of its name")
     recorded = run.summary or not (run.path / IDENTITY).is_file()
     if not named and recorded and fingerprint_of_config(run.config) != run.summary.get("config_sha256"):
-        problems.append(
-            f"{name}: its folder's name has no digest of its config, and summary.json has another one; give the folder "
-            "its first name again, or run it again"
-        )
+        problem = f"{name}: its folder's name has no digest of its config, and summary.json has another one; "
+        problems.append(problem + "give the folder its first name again, or run it again")
     if problems:
         raise BadConfig(problems)
 
@@ -184,7 +182,6 @@ def last_value(row: Row) -> float | None:
 
 
 def machine_file() -> str:
-    """The name of this machine's file of rows."""
     return f"runs-{hashlib.sha256(platform.node().encode()).hexdigest()[:8]}.jsonl"
 
 
@@ -235,11 +232,8 @@ def replacements(folder: Path, rows: Sequence[Row], file: str = ROWS) -> list[st
         if old and (old.digest, old.commit, old.params_sha256) != (row.digest, row.commit, row.params_sha256):
             cell = ", ".join(f"{key} {value}" for key, value in list(row.cell.items())[:SHOWN])
             stays = counting[row.key] is not row and counting[row.key] == old
-            words = (
-                f"{origin(old)} counts, of another file, not {origin(row)}"
-                if stays
-                else f"{origin(row)} in place of {origin(old)}"
-            )
+            new, earlier = origin(row), origin(old)
+            words = f"{earlier} counts, of another file, not {new}" if stays else f"{new} in place of {earlier}"
             out.append(f"{cell}, seed {row.seed}: {words}")
         newest[row.key] = row
     return out
@@ -264,5 +258,4 @@ def write_lines(path: Path, items: Iterable[Mapping[str, Any]]) -> None:
 
 
 def order(row: Row) -> tuple[Any, ...]:
-    """A key that sorts the rows of a ledger, by cell and seed."""
     return tuple(map(order_key, row.cell.values())), row.seed, row.digest
