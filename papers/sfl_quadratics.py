@@ -78,8 +78,8 @@ class Simulations(Lines):
     panel, metrics, looks, notes = "pair", (DISTANCE,), METHODS, (NOTE,)
     caption = (
         "|x|, the distance to x* = 0, as mean ± std over rounds and seeds. PFL's limit: |x| after infinitely many "
+        "rounds."
     )
-    caption += "rounds."
     columns = (
         Column("lr", "best lr", "{:g}".format, None, True),
         Column("end", f"|x|, last {LAST} rounds", _spread, "min", True),
