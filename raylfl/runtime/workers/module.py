@@ -13,6 +13,7 @@ from raylfl.config.groups.top import ModelConfig
 from raylfl.core.buffers import matching
 from raylfl.core.keyed import keyed_int
 from raylfl.core.oracle import private_randomness
+from raylfl.core.samples import BatchSource
 from raylfl.core.threads import limit_threads
 from raylfl.core.torch_state import torch_defaults
 from raylfl.errors import BadConfig
@@ -20,7 +21,12 @@ from raylfl.experiment.data_source import makes
 from raylfl.experiment.parts import WorkerSetup
 from raylfl.models import MODELS
 from raylfl.replay.innermost.step import Innermost
+from raylfl.replay.innermost.steps import InnermostSteps
+from raylfl.replay.step_log import StepLog
+from raylfl.runtime.workers.attributes import Attributes
+from raylfl.runtime.workers.evaluate import Recorder
 from raylfl.runtime.workers.hooks import LOCAL_WORK, overrides_hook, refuse
+from raylfl.runtime.workers.training import TrainingLog
 
 
 def make_module(model: ModelConfig, seed: int, mesh: Any = None) -> Any:
@@ -69,6 +75,24 @@ def freeze_others(module: torch.nn.Module, patterns: Sequence[str]) -> None:
     trained = matching(patterns, names, "model.trainable", need)
     for name, p in module.named_parameters():
         p.requires_grad_(p.requires_grad and name in trained)
+
+
+def innermost_step(steps: InnermostSteps, setup: WorkerSetup, recorder: Recorder) -> Innermost | None:
+    """The module's step, translated so that the samples of a batch are the last dimension; traced on two samples.
+
+    None if the step cannot be translated (`raylfl.replay.innermost`) or logs values.
+    """
+    module, dtype = steps.module, next(steps.module.parameters()).dtype
+    log, attributes = TrainingLog(StepLog(), 1), Attributes(module)
+    try:
+        module.train()
+        with private_randomness(keyed_int(setup.seed, "check")), recorder.into(log):
+            step = steps.of(BatchSource(setup.train, torch.device("cpu"), dtype).batch(setup.trial).content)
+    except Exception:
+        return None  # `check` reports the failure
+    finally:
+        attributes.restore()
+    return step if not log.step.values else None
 
 
 def layout_for(

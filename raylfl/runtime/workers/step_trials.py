@@ -22,11 +22,8 @@ from raylfl.core.vectorized import VectorizedOracle
 from raylfl.errors import headline
 from raylfl.experiment.parts import WorkerSetup
 from raylfl.replay.effects import StepState, attributes_of, first_difference
-from raylfl.replay.innermost.step import Innermost
-from raylfl.replay.innermost.steps import InnermostSteps
 from raylfl.replay.proof import Diverged, Outcome, Schedule, difference, is_within, same_bits
 from raylfl.replay.recorded.tape import record_step
-from raylfl.replay.step_log import StepLog
 from raylfl.runtime.workers.attributes import Attributes
 from raylfl.runtime.workers.evaluate import Recorder
 from raylfl.runtime.workers.training import Training, TrainingLog
@@ -42,24 +39,6 @@ CLIPPED = "its gradient does not grow with its loss, as where a hook clips it"
 METRIC = "logs a metric object"  # whose state is of one client
 SCALE = 2.0**20  # of a loss whose gradient a hook would clip
 NUMBERS = (1, 2, 3, 5, 10, 100)  # of further local steps, at which a step that ignores batch_idx has the same results
-
-
-def innermost_step(steps: InnermostSteps, setup: WorkerSetup, recorder: Recorder) -> Innermost | None:
-    """The module's step, translated so that the samples of a batch are the last dimension; traced on two samples.
-
-    None if the step cannot be translated (`raylfl.replay.innermost`) or logs values.
-    """
-    module, dtype = steps.module, next(steps.module.parameters()).dtype
-    log, attributes = TrainingLog(StepLog(), 1), Attributes(module)
-    try:
-        module.train()
-        with private_randomness(keyed_int(setup.seed, "check")), recorder.into(log):
-            step = steps.of(BatchSource(setup.train, torch.device("cpu"), dtype).batch(setup.trial).content)
-    except Exception:
-        return None  # `check` reports the failure
-    finally:
-        attributes.restore()
-    return step if not log.step.values else None
 
 
 class Scaled(NamedTuple):

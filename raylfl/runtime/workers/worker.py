@@ -41,9 +41,9 @@ from raylfl.runtime.workers.forms import LocalForms
 from raylfl.runtime.workers.local_work import cohort_work, merged_work
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.measures import ModelMeasures
-from raylfl.runtime.workers.module import devices, layout_for, make_module
+from raylfl.runtime.workers.module import devices, innermost_step, layout_for, make_module
 from raylfl.runtime.workers.optimizer import ModuleOptimizer, moments_of
-from raylfl.runtime.workers.step_trials import StepTrials, innermost_step
+from raylfl.runtime.workers.step_trials import StepTrials
 from raylfl.runtime.workers.task import (
     LOCAL_DRIFT,
     Chunk,
