@@ -133,46 +133,45 @@ class RandomWorkers(LocalBackend):
     shared_memory = False  # each call may be on another worker
 
     def __init__(self, setup: WorkerSetup):
+        self.all, self.rng = [Worker(setup) for _ in range(self.count)], np.random.default_rng()
         super().__init__(setup)
-        self.others = [Worker(setup) for _ in range(self.count)]
-        self.rng = np.random.default_rng()
 
-    def _random_worker(self) -> None:
-        self.worker = self.others[self.rng.integers(self.count)]
+    @property
+    def worker(self) -> Worker:
+        return self.all[self.rng.integers(self.count)]
+
+    @worker.setter
+    def worker(self, first: Worker) -> None:
+        self.all[0] = first
 
     def run(self, tasks: Sequence[Task], broadcast: State) -> Deferred[list[TaskResult]]:
+        some = super().run
+
         def results() -> list[TaskResult]:
             out = dict[int, TaskResult]()
             for share in np.array_split(self.rng.permutation(len(tasks)), 3):
-                done = super(RandomWorkers, self).run([tasks[k] for k in share], broadcast).result()
+                done = some([tasks[k] for k in share], broadcast).result()
                 out |= dict(zip(share.tolist(), done, strict=True))
             return [out[k] for k in range(len(tasks))]
 
         return Deferred(results)
 
-    def attempt(self, task: Task, broadcast: State, client_states: Any) -> TaskResult:
-        self._random_worker()  # also in a ring each client gets a random worker
-        return super().attempt(task, broadcast, client_states)
-
     def run_blocks(self, calls: Sequence[BlockCall]) -> Deferred[list[Any]]:
+        some = super().run_blocks
+
         def answers() -> list[Any]:
-            out = {
-                int(k): super(RandomWorkers, self).run_blocks([calls[k]]).result()[0]
-                for k in self.rng.permutation(len(calls))
-            }
+            out = {int(k): some([calls[k]]).result()[0] for k in self.rng.permutation(len(calls))}
             return [out[k] for k in range(len(calls))]
 
         return Deferred(answers)
 
     def evaluate(self, broadcast: Any, chunks: Any) -> Any:
-        return Deferred(lambda: [self._measured("evaluate", broadcast, chunk) for chunk in chunks])
+        one = super().evaluate
+        return Deferred(lambda: [one(broadcast, [chunk]).result()[0] for chunk in chunks])
 
     def objective(self, broadcast: Any, groups: Any) -> Any:
-        return Deferred(lambda: [self._measured("objective", broadcast, group) for group in groups])
-
-    def _measured(self, what: str, broadcast: Any, part: Any) -> Any:
-        self._random_worker()
-        return getattr(super(), what)(broadcast, [part]).result()[0]
+        one = super().objective
+        return Deferred(lambda: [one(broadcast, [group]).result()[0] for group in groups])
 
 
 # -- checks ----------------------------------------------------------------------------------------------------------
