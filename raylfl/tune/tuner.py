@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from functools import cached_property, partial
+from functools import cached_property, partial, partialmethod
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -308,21 +308,14 @@ class SchedulerByKind(FIFOScheduler):
         """The scheduler of a trial with these fields, and the trial under its id in the journal."""
         return self.schedulers[comparable(fields["values"])], SimpleNamespace(trial_id=fields["id"])
 
-    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+    def _pass(self, hook: str, tune_controller: Any, trial: Any, *result: dict[str, Any]) -> Any:
         scheduler, named = self._of(trial.config["setting"])
-        scheduler.on_trial_add(tune_controller, named)
+        return getattr(scheduler, hook)(tune_controller, named, *result)
 
-    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        scheduler, named = self._of(trial.config["setting"])
-        return str(scheduler.on_trial_result(tune_controller, named, result))
-
-    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
-        scheduler, named = self._of(trial.config["setting"])
-        scheduler.on_trial_complete(tune_controller, named, result)
-
-    def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
-        scheduler, named = self._of(trial.config["setting"])
-        scheduler.on_trial_remove(tune_controller, named)
+    on_trial_add = partialmethod(_pass, "on_trial_add")
+    on_trial_result = partialmethod(_pass, "on_trial_result")
+    on_trial_complete = partialmethod(_pass, "on_trial_complete")
+    on_trial_remove = partialmethod(_pass, "on_trial_remove")
 
 
 def cause(trial: Any) -> str:
