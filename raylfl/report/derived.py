@@ -289,10 +289,7 @@ def profile(groups: Sequence[Group], key: str, metric: str, last: int) -> dict[s
 
 def tuned_keys(groups: Sequence[Group]) -> list[str]:
     """The keys of tuned options with several values for one method, in the order of the config."""
-    keys = dict.fromkeys(key for group in groups for key in group.setting if not is_scenario(key))
-    keys.pop("algorithm.name", None)
-    methods = by_method(groups).values()
-    return [k for k in keys if any(len({str(g.setting.get(k)) for g in own}) > 1 for own in methods)]
+    return [key for key in _varying_within_methods(groups) if not is_scenario(key)]
 
 
 @dataclass(frozen=True)
@@ -337,9 +334,12 @@ def scenario_keys(groups: Sequence[Group]) -> list[str]:
 
     A key that differs only between methods does not: FedACS draws with replacement and other methods do not.
     """
-    keys = [key for key in varying([group.setting for group in groups]) if is_scenario(key)]
-    methods = by_method(groups).values()
-    return [key for key in keys if any(len({canonical(g.setting.get(key)) for g in own}) > 1 for own in methods)]
+    return [key for key in _varying_within_methods(groups) if is_scenario(key)]
+
+
+def _varying_within_methods(groups: Sequence[Group]) -> list[str]:
+    within = {key for own in by_method(groups).values() for key in varying([group.setting for group in own])}
+    return [key for key in varying([group.setting for group in groups]) if key in within]
 
 
 def facets(groups: Sequence[Group]) -> list[Facet]:
