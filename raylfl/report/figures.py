@@ -223,11 +223,7 @@ def _profile(groups: Sequence[Group], look: Look, key: str, caption: str, best: 
 
 def single(panel: Panel) -> Figure:
     """A figure of this panel alone, without a legend."""
-    figure = Drawing(figsize=panel.size, layout="constrained")
-    ax = figure.subplots()
-    panel.draw(ax)
-    ax.set_title(panel.heading)
-    return figure
+    return composed(Block("", "", "", [panel]))
 
 
 def composed(block: Block) -> Figure:
