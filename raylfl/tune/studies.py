@@ -169,5 +169,4 @@ class Studies(Searcher):
     def save(self, checkpoint_path: str) -> None:
         """Does nothing: the journal has the settings, and the run directories the scores."""
 
-    def restore(self, checkpoint_path: str) -> None:
-        """Does nothing: the journal has the settings, and the run directories the scores."""
+    restore = save
