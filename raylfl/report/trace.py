@@ -1,6 +1,6 @@
 """`raylfl trace`: writes and draws the participation of a config without training."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -39,20 +39,13 @@ def draw_rows(experiment: Experiment) -> list[Row]:
     return [planner.row(planner.plan(r, untrained)) for r in range(experiment.world.rounds)]
 
 
-class _Untrained(Mapping[str, Any]):
-    """A server state that cannot be read, because no round has been carried out."""
-
-    def __getitem__(self, name: str) -> Any:
-        _refuse()
-
-    def __iter__(self) -> Iterator[str]:
-        _refuse()
-
-    def __len__(self) -> int:
-        _refuse()
-
-
-def _refuse() -> NoReturn:
+def _refuse(*_: object) -> NoReturn:
     raise BadConfig(
         "algorithm: its choice of clients depends on their updates or on earlier rounds, which a trace does not compute"
     )
+
+
+class _Untrained(Mapping[str, Any]):
+    """A server state that cannot be read, because no round has been carried out."""
+
+    __getitem__ = __iter__ = __len__ = _refuse
