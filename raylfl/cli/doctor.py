@@ -8,7 +8,7 @@ import platform
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import metadata
@@ -198,14 +198,4 @@ def _plug_ins() -> Iterator[Finding]:
                 yield Finding("note", "plug-in", f"{kind}/{name} cannot be used ({error})")
 
 
-CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
-    _program,
-    _packages,
-    _gpus,
-    _ray,
-    _ports,
-    _wandb,
-    _data,
-    _folders,
-    _plug_ins,
-)
+CHECKS = (_program, _packages, _gpus, _ray, _ports, _wandb, _data, _folders, _plug_ins)
