@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections import ChainMap
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
@@ -68,9 +69,8 @@ def complete(
             for count, run in enumerate(ended, 1):
                 now = time.monotonic()
                 if show and (count == len(missing) or now - last >= seconds):
-                    last, latest = now, dict[str, Any]()
-                    for row in read_rows(run.path / "metrics.jsonl").rows:  # evaluations are not in every row
-                        latest |= row
+                    last, rows = now, read_rows(run.path / "metrics.jsonl").rows
+                    latest = ChainMap(*reversed(rows))  # evaluations are not in every row
                     end = f"{run.label} diverged" if run.diverged else f"{run.label}  {status_line(latest)}"
                     say(f"         {count}/{len(missing)} done after {now - started:.0f} s: {end}")
     except (KeyboardInterrupt, Interrupted) as error:

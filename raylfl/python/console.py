@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -75,7 +75,7 @@ def working(text: str) -> Iterator[None]:
         yield
 
 
-def status_line(metrics: dict[str, Any]) -> str:
+def status_line(metrics: Mapping[str, Any]) -> str:
     """A line of a round's common metrics: `train 0.8136  test 1.9170  28.41%  f1 0.8911`.
 
     Without a test set, they are of the validation set, after `val`. Of other metrics logged there, the first two are

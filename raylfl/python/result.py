@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,9 +37,8 @@ class Result:
     def __repr__(self) -> str:
         from raylfl.python.console import status_line
 
-        name, latest = self.config.resolved["algorithm"]["name"], dict[str, Any]()
-        for row in self.metrics:  # evaluations are not in every row
-            latest |= row
+        name = self.config.resolved["algorithm"]["name"]
+        latest = ChainMap(*reversed(self.metrics))  # evaluations are not in every row
         return f"Result({name}, {len(self.metrics)} rounds: {status_line(latest)}, run_dir={str(self.run_dir)!r})"
 
     def plot(self, metric: str | None = None, axis: str = "rounds") -> Figure:
