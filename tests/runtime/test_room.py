@@ -49,7 +49,7 @@ def test_the_measured_step_is_of_the_largest_batch_and_leaves_nothing_behind(wor
 @pytest.mark.parametrize(("share", "together"), [(1.0, True), (0.25, True), (0.25, False)])
 def test_room_is_the_class_of_the_card_less_a_fifth_and_the_data(worker, monkeypatch, share, together):
     d = worker.flat.width
-    of_client = 4 * (8 * d + 2 * (d + d))  # eight copies; SCAFFOLD's variate and the momentum, before and after
+    of_client = 4 * (10 * d + 2 * (d + d))  # ten copies; SCAFFOLD's variate and the momentum, before and after
     data = sum(array.nbytes for array in worker.setup.train.arrays)
     monkeypatch.setattr(type(worker.setup.runtime), "on", lambda self, processes: SimpleNamespace(gpus=share))
     monkeypatch.setattr(LocalForms, "side_by_side", property(lambda self: not together))

@@ -16,7 +16,7 @@ from raylfl.replay.step_log import StepLog
 from raylfl.runtime.workers.step_trials import ASSIGNED, StepTrials
 from raylfl.runtime.workers.task import Room, Task
 
-COPIES = 8  # vectors [d] of a client in local work: x, start, direction, carry, update, and their copies
+COPIES = 10  # vectors [d] of a client in local work: x, gradient, start, momentum, update, and copies to compare
 RESERVE = 0.2  # the part of a GPU's memory that a call leaves free
 
 
