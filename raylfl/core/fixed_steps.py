@@ -88,8 +88,8 @@ class FixedSteps:
         losses: dict[int, Tensor] = {}
 
         def gather() -> None:
-            whole = self.gather(step)
-            contents[:] = [map_leaves(whole, partial(_part, k, step.size)) for k in range(step.rows.stop)]
+            batches = self.gather(step)
+            contents[:] = [map_leaves(batches, partial(_part, k, step.size)) for k in range(step.rows.stop)]
 
         def gradient(k: int) -> tuple[str, ...]:
             unit = slice(k, k + 1)
@@ -142,8 +142,8 @@ class FixedSteps:
         memory.counters[rows] += 1
 
 
-def _part(k: int, size: int, whole: Tensor) -> Tensor:
-    """The batch of unit k in `whole`; a copy if kernels could be chosen by where it begins."""
-    part = whole[k * size : (k + 1) * size]
-    aligned = (part.data_ptr() - whole.data_ptr()) % ALIGNMENT == 0
-    return part if aligned or not part.is_floating_point() else part.clone()
+def _part(k: int, size: int, batches: Tensor) -> Tensor:
+    """The batch of unit k; a copy if kernels could be chosen by where it begins."""
+    batch = batches[k * size : (k + 1) * size]
+    aligned = (batch.data_ptr() - batches.data_ptr()) % ALIGNMENT == 0
+    return batch if aligned or not batch.is_floating_point() else batch.clone()

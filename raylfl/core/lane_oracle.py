@@ -19,6 +19,7 @@ class LaneOracle(Oracle):
     """
 
     together = False
+    slots: Slots
     params: Tensor
     gradient_rows: Tensor
     count: int
@@ -26,8 +27,7 @@ class LaneOracle(Oracle):
     def __init__(self, loop: LoopOracle):
         super().__init__()
         self.loop, self.flat, self.steps = loop, loop.flat, loop.steps
-        self.slots = Slots(loop.flat, 0)
-        self._of_slots()
+        self._allocate(0)
         self._buffers: Tensor | None = None  # rows [C, b] of the next call
 
     @property
@@ -35,17 +35,16 @@ class LaneOracle(Oracle):
         return self.flat.width
 
     def workspace(self, count: int) -> Tensor:
-        if count > self.slots.count:
-            self.slots = Slots(self.flat, -(-count // 8) * 8)
+        if count > self.count:
+            self._allocate(-(-count // 8) * 8)
         self.slots.write_buffers(self._buffers, count)
         self._buffers = None
-        if self.slots.count != self.count:
-            self._of_slots()
         return self.params[:count]
 
-    def _of_slots(self) -> None:
+    def _allocate(self, count: int) -> None:
+        self.slots, self.count = Slots(self.flat, count), count
         self.held = self.params = self.slots.params
-        self.count, self.gradient_rows = self.slots.count, aligned_rows(self.slots.count, self.width, self.params)
+        self.gradient_rows = aligned_rows(count, self.width, self.params)
 
     def write_buffers(self, rows: Tensor) -> None:
         """Sets the buffers of the C clients of the next call, from rows [C, b]."""
@@ -100,5 +99,4 @@ class LaneOracle(Oracle):
 
     def release(self) -> None:
         """Frees the memory; later calls allocate memory of the size that they need."""
-        self.slots = Slots(self.flat, 0)
-        self._of_slots()
+        self._allocate(0)

@@ -5,8 +5,8 @@ Units are divided among lanes that run at the same time; equal steps of all unit
 
 The reference of a graph is the same step without a graph. Two steps of each of two clients are compared before a graph
 is used, and later every step whose number is a power of two: parameters, optimizer state, carry, buffers, loss and
-logged values must have the same bits, and the reference must leave the module's Python attributes unchanged. The
-gradients of a vectorised step are compared with those of its clients at the same times.
+logged values must have the same bits, and the reference must leave the module's Python attributes unchanged. At the
+same steps, a vectorised gradient is compared with the reference step of its clients.
 """
 
 from __future__ import annotations

@@ -114,8 +114,7 @@ def run_local(
     optimizer.begin(inner)
 
     ids, falling = order.tolist(), steps[order]
-    most = falling[:1].sum()
-    actives: list[int] = (len(falling) - np.searchsorted(falling[::-1], np.arange(most), side="right")).tolist()
+    actives: list[int] = np.count_nonzero(falling > np.arange(steps.max(initial=0))[:, None], axis=1).tolist()
     losses: list[Tensor] = []
     samples: list[list[int]] = []
     drift = torch.zeros(count, dtype=torch.float64) if measure_drift else None

@@ -88,8 +88,7 @@ class SumPlan:
         follow each other in the order of `clients`. stay: whether the sums stay on the device of the uploads; otherwise
         they are copied to the host.
         """
-        row_of = dict(zip(self.clients.tolist(), range(len(self.clients)), strict=True))
-        places = list(map(row_of.get, clients))  # None: not received
+        places = list(map(self._row_of().get, clients))  # None: not received
         out = []
         for upload, coefficients in self.terms:
             pieces, nodes, start = list[Tensor](), list[int](), 0
@@ -111,7 +110,7 @@ class SumPlan:
 
     def vectors(self, clients: Sequence[int]) -> int:
         """The number of vectors [d] (subtree sums of all `terms`) to which the uploads of these clients add up."""
-        row_of = {client: k for k, client in enumerate(self.clients.tolist())}
+        row_of = self._row_of()
         rows = tuple(row_of[client] for client in clients if client in row_of)
         return len(self.terms) * _count_of_subtrees(rows, len(self.clients))
 
@@ -120,9 +119,13 @@ class SumPlan:
 
         parts: the results of the method `parts` on each worker.
         """
-        whole = add_up(parts, len(self.clients))
-        assert all(len(sums) < 2 for sums in whole), f"the parts leave {whole} of a sum of {len(self.clients)} rows"
-        return {name: total for name, t in self.term_of.items() if parts for total in whole[t].values()}
+        terms = add_up(parts, len(self.clients))
+        assert all(len(sums) < 2 for sums in terms), f"the parts leave {terms} of a sum of {len(self.clients)} rows"
+        return {name: total for name, t in self.term_of.items() if parts for total in terms[t].values()}
+
+    def _row_of(self) -> dict[int, int]:
+        """Client -> its row in the tree."""
+        return dict(zip(self.clients.tolist(), range(len(self.clients)), strict=True))
 
 
 def depth_first(count: int) -> Ints:

@@ -20,10 +20,8 @@ class Unchanged:
 
     def __init__(self, algorithm: Any):
         self.algorithm = algorithm
-        own = [
-            cls for cls in type(algorithm).__mro__[:-1] if not cls.__module__.startswith(("raylfl.", "abc", "typing"))
-        ]
-        self.classes = own[::-1]  # outside raylfl
+        bases, known = type(algorithm).__mro__[-2::-1], ("raylfl.", "abc", "typing")
+        self.classes = [cls for cls in bases if not cls.__module__.startswith(known)]  # outside raylfl
         self.first = self._contents()
 
     def check(self, r: int) -> None:
@@ -37,7 +35,7 @@ class Unchanged:
             )
 
     def _contents(self) -> dict[str, Any]:
-        """The attributes of the algorithm, and those of its `classes` that are no functions, as `_pickles`."""
+        """The attributes of the algorithm and, without functions, of its `classes`, as `_pickles`."""
         values: dict[str, Any] = {}
         for cls in self.classes:
             plain = {name: v for name, v in vars(cls).items() if not callable(v) and not hasattr(v, "__get__")}

@@ -100,8 +100,8 @@ def order_of(clients: Sequence[int], among: Ints) -> Ints | None:
     >>> order_of([5, 2, 9], np.array([9, 5, 7, 2])).tolist()
     [2, 0, 1]
     """
-    place = dict(zip(among.tolist(), range(len(among)), strict=True))
-    places = np.array(list(map(place.__getitem__, clients)), dtype=np.int64)
+    position = dict(zip(among.tolist(), range(len(among)), strict=True))
+    places = np.array(list(map(position.__getitem__, clients)), dtype=np.int64)
     return np.argsort(places) if (places[1:] < places[:-1]).any() else None
 
 
@@ -157,13 +157,13 @@ class ClientReports:
             name: np.concatenate([part.logged.get(name, np.full(len(part.rows), np.nan)) for part in parts])
             for name in names
         }
-        whole = ClientReports(rows, logged=logged)
+        reports = ClientReports(rows, logged=logged)
         for part in parts:
-            whole.errors |= part.errors
-            whole.reasons |= part.reasons
+            reports.errors |= part.errors
+            reports.reasons |= part.reasons
             for mode, count in part.ways.items():
-                whole.ways[mode] += count
-        return whole
+                reports.ways[mode] += count
+        return reports
 
     def in_order(self, clients: Ints) -> ClientReports:
         """The reports sorted into the order of these clients."""
