@@ -124,12 +124,13 @@ def elementwise(step: Callable[..., tuple[Tensor, ...]], *vectors: Tensor, at_on
     """The tensors step(*vectors), computed on blocks of columns in parallel, with the same bits as one call.
 
     vectors: vectors [d] or matrices [R, d]. Column j of a result must depend on columns j of the vectors only. at_once:
-    up to this number of columns there is one call.
+    up to this number of columns there is one call, and on a GPU always.
 
     >>> elementwise(lambda x, u: (x - 0.5 * u,), Tensor([1.0, 2.0]), Tensor([2.0, 4.0]))
     (tensor([0., 0.]),)
     """
-    if not any(isinstance(vector, ChunkedMatrix) for vector in vectors) and vectors[0].shape[-1] <= at_once:
+    few = vectors[0].shape[-1] <= at_once or vectors[0].device.type != "cpu"
+    if few and not any(isinstance(vector, ChunkedMatrix) for vector in vectors):
         return step(*vectors)
     empty = step(*(columns(vector, slice(0, 0)) for vector in vectors))
     out = tuple(none.new_empty(*none.shape[:-1], vectors[0].shape[-1]) for none in empty)

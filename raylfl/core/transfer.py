@@ -1,10 +1,13 @@
 """Copies between the host and a device, through pinned memory, which a GPU reads and writes without the host's help."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+from raylfl.core.deferred import Deferred
 
 K = TypeVar("K")
 
@@ -28,3 +31,26 @@ def all_to_host(tensors: Mapping[K, Tensor]) -> dict[K, Tensor]:
         copies[name].copy_(tensor, non_blocking=True)
     torch.cuda.current_stream().synchronize()
     return copies
+
+
+def begin_to_host(tensor: Tensor) -> Deferred[Tensor]:
+    """The tensor on the host; the copy begins now, beside the device's later work, for which nobody waits."""
+    if tensor.device.type != "cuda":
+        return Deferred.of(tensor.cpu())
+    stream, copy = _stream(tensor.device), torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    stream.wait_stream(torch.cuda.current_stream(tensor.device))
+    with torch.cuda.stream(stream):
+        copy.copy_(tensor, non_blocking=True)
+        copied = stream.record_event()
+
+    def result() -> Tensor:
+        copied.synchronize()
+        assert tensor.shape == copy.shape  # keeps the tensor, whose memory is read until now
+        return copy
+
+    return Deferred(result)
+
+
+@lru_cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)

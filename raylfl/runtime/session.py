@@ -247,6 +247,8 @@ class Session:
         }
         self.run_dir.write_summary(summary)
         self.run_dir.log(f"local steps: {step_line(steps)}")
+        if (place := self.federation.dispatch.server_place) is not None:
+            self.run_dir.log(place)
         self.run_dir.log(f"finished after {state.round} rounds")
 
     def _model(self) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_a
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 import raylfl
+from raylfl.runtime.round.device_server import DeviceServer
 from raylfl.runtime.workers.forms import LocalForms
 from raylfl.runtime.workers.worker import Worker
 
@@ -173,6 +174,25 @@ def waits_of_launches(config: Any, overrides: Sequence[str]) -> list[list[str]]:
     with mock.patch.object(Worker, "_launch", watched), mock.patch.object(LocalForms, "computes_alone", True):
         run_there(config, overrides)
     return found
+
+
+def server_on_both(config: Any, overrides: Sequence[str]) -> dict[str, Any]:
+    """Two runs on the device, the first with the server on the host; `place`: where the second run's server was."""
+
+    def refused(self: DeviceServer, place: torch.device) -> None:
+        original(self, place)
+        self.refusal = "a test says so"
+
+    device()
+    original = DeviceServer.__init__
+    with mock.patch.object(LocalForms, "computes_alone", True):
+        with mock.patch.object(DeviceServer, "__init__", refused):
+            on_host = run_there(config, [*overrides, "name=host"])
+        there = run_there(config, [*overrides, "name=device"])
+    log = (there.run_dir / "log.txt").read_text()
+    place = [line.partition(" the server")[2] for line in log.splitlines() if " the server" in line]
+    same = [{**row, "time/round": 0} for row in on_host.metrics] == [{**row, "time/round": 0} for row in there.metrics]
+    return {"params": [run.params.numpy() for run in (on_host, there)], "place": place, "same_metrics": same}
 
 
 def gpu_rows() -> list[dict[str, str]]:

@@ -2,7 +2,9 @@
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -16,15 +18,19 @@ from raylfl.core.deferred import Deferred
 from raylfl.core.oracle import GradientMode
 from raylfl.core.partial_sums import SubtreeSums, SumPlan, in_subtrees
 from raylfl.core.population import Population, Round
-from raylfl.core.returned import step_of
+from raylfl.core.returned import broadcast_of, step_of
 from raylfl.core.summing import Summing, coefficients_of, rows_reason
 from raylfl.core.threads import one_thread
+from raylfl.core.transfer import all_to_host
 from raylfl.errors import ClientFailed, NonFinite
 from raylfl.experiment.parts import BUFFERS, MEAN, MOMENTS, UNSEEN, Initial
+from raylfl.runtime.round.device_server import DeviceServer, on_host
 from raylfl.runtime.round.plan import drop_uploads
 from raylfl.runtime.round.state import FederationState, RoundResult
 from raylfl.runtime.workers.backend import Executor, Handle
 from raylfl.runtime.workers.task import ClientReports, Task, TaskResult, order_of
+
+T = TypeVar("T")
 
 
 class Dispatch(ABC):
@@ -50,6 +56,15 @@ class Dispatch(ABC):
     def gathered(self, server: ServerState) -> ServerState:
         """The server state for a checkpoint, with all tensors in this process: the inverse of `scattered`."""
         return server
+
+    def broadcast(self, server: ServerState) -> State:
+        """The algorithm's broadcast."""
+        return broadcast_of(self.algorithm, server)
+
+    @property
+    def server_place(self) -> str | None:
+        """Where the server's vectors are, with the reason, as a sentence for the user; None: no other place pays."""
+        return None
 
     def models(self, server: ServerState) -> Tensor | None:
         """The parameters [N, d] of the nodes' models; None for methods with a server."""
@@ -108,10 +123,47 @@ class ServerDispatch(Dispatch):
     each upload as a row. The new parameters have the same bits in either case.
     """
 
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        backend: Executor,
+        runtime: RuntimeConfig,
+        rows: str | None = None,
+        device: torch.device | None = None,
+    ):
+        """device: where the server's vectors may be if workers add up the uploads; None: on the host."""
+        super().__init__(algorithm, backend, runtime, rows)
+        summed = device is not None and rows is None and rows_reason(algorithm) is None
+        self.on_device = DeviceServer(device) if device is not None and summed else None
+
+    def scattered(self, server: ServerState) -> ServerState:
+        return server if self.on_device is None else self.on_device.placed(server)
+
+    def gathered(self, server: ServerState) -> ServerState:
+        return server if self.on_device is None else on_host(server)
+
+    def broadcast(self, server: ServerState) -> State:
+        return self._call("broadcast", super().broadcast, server)
+
+    @property
+    def server_place(self) -> str | None:
+        if self.on_device is None:
+            return None
+        refusal = self.on_device.refusal
+        return "the server's vectors stay on the GPU" if refusal is None else f"the server is on the host: {refusal}"
+
+    def _call(self, name: str, function: Callable[..., T], server: ServerState, sums: State | None = None) -> T:
+        """function(server) or function(server, sums), where the server's vectors are."""
+        if self.on_device is not None:
+            return self.on_device.call(name, function, server, sums)
+        return function(server) if sums is None else function(server, on_host(sums))
+
     def send(self, r: Round, broadcast: State, state: FederationState) -> Deferred[RoundResult]:
         """As in `Dispatch`. If workers have added up an upload that must be dropped, all work is repeated with rows."""
         need_rows = self.rows or rows_reason(self.algorithm)
-        plan = None if need_rows else sum_plan(self.algorithm, broadcast, state.server, r)
+        plan = None
+        if need_rows is None:
+            plan = self._call("sum_coefficients", partial(sum_plan, self.algorithm, broadcast, r=r), state.server)
         tasks, last_loss = self._tasks(r, plan, state), state.last_finite_loss
         run = self.backend.run_ring if self.algorithm.pattern.sequential else self.backend.run
         work = run(tasks, broadcast)
@@ -128,16 +180,19 @@ class ServerDispatch(Dispatch):
 
     def step(self, server: ServerState, result: RoundResult) -> tuple[ServerState, Info]:
         received = result.round.received_view
-        if not len(received.cohort):
-            return self.algorithm.empty_round(server, result.round), {}
         with one_thread():
+            if not len(received.cohort):
+                function = partial(self.algorithm.empty_round, r=result.round)
+                return self._call("empty_round", function, server), {}
             if result.sums is None:
-                returned = self.algorithm.server_step(server, result.visible_uploads, received)
-                return step_of(self.algorithm, "server_step", returned, server["x"])
+                returned = self.algorithm.server_step(self.gathered(server), result.visible_uploads, received)
+                server, info = step_of(self.algorithm, "server_step", returned, server["x"])
+                return self.scattered(server), info
             assert isinstance(self.algorithm, Summing)
             sums = {name: vector for name, vector in result.sums.items() if name not in UNSEEN}
-            returned = self.algorithm.server_step_from_sums(server, sums, received)
-            return step_of(self.algorithm, "server_step_from_sums", returned, server["x"])
+            name = "server_step_from_sums"
+            returned = self._call(name, partial(self.algorithm.server_step_from_sums, r=received), server, sums)
+            return step_of(self.algorithm, name, returned, server["x"])
 
     def _tasks(self, r: Round, plan: SumPlan | None, state: FederationState) -> list[Task]:
         """The tasks of the cohort: one per client if clients run one by one, otherwise vectorised ones of similar size.
@@ -184,7 +239,10 @@ class ServerDispatch(Dispatch):
                     parts.append(result.sums)
                 if result.failed and result.uploads:
                     parts.append(plan.parts(result.clients, [result.uploads]))
+            if len(parts) > 1:
+                parts = [[all_to_host(term) for term in part] for part in parts]
             sums = plan.sums(parts)
+            sums |= all_to_host({name: sums[name] for name in UNSEEN if name in sums})
         sent = next((result.uploads for result in results if result.uploads), {})  # may have no rows
         one = {name: torch.zeros(1).expand(1, *rows.shape[1:]) for name, rows in sent.items()}
         unseen = {name: one.pop(name) for name in UNSEEN if name in one}

@@ -22,7 +22,8 @@ from raylfl.core.costs import floats_in
 from raylfl.core.deferred import Deferred
 from raylfl.core.population import Round
 from raylfl.core.reduce import finite_rows, weighted_sum
-from raylfl.core.returned import broadcast_of, update_clients_of
+from raylfl.core.returned import update_clients_of
+from raylfl.core.transfer import to_host
 from raylfl.core.unchanged import Unchanged
 from raylfl.errors import NonFinite
 from raylfl.experiment.parts import BUFFERS, MOMENTS, UNSEEN, Experiment
@@ -92,7 +93,8 @@ class Federation:
         evaluated, population, initial = experiment.config.eval, experiment.world.population, backend.initial()
         count, width = population.count, len(initial.x)
         rows = MEASURED if evaluated.diversity or evaluated.drift else None
-        dispatch = dispatch_of(algorithm, backend, setup.runtime, count, width, rows, experiment.minimiser)
+        device = None if planner.depends_on_server else backend.server_device
+        dispatch = dispatch_of(algorithm, backend, setup.runtime, count, width, rows, experiment.minimiser, device)
         state = dispatch.initial_state(initial, population)
         if setup.optimizer_state != "averaged":
             state.moments = state.moments[:0]
@@ -124,7 +126,7 @@ class Federation:
         # Draw: the cohort, its local steps, and the uploads that will be received.
         self.fault("draw", r)
         server = state.server
-        broadcast = broadcast_of(algorithm, server)
+        broadcast = self.dispatch.broadcast(server)
         if self.averages_buffers:
             broadcast = {**broadcast, BUFFERS: state.buffers}
         if len(state.moments):
@@ -265,7 +267,7 @@ class Federation:
             state.moments = _mean_moments(result.uploads[MOMENTS], result.round.received_view, state.moments)
         state.server = server
         if state.average is not None:
-            state.average = state.average.with_(server["x"])
+            state.average = state.average.with_(to_host(server["x"]))
         losses = result.reports.logs(received)["loss"]
         if len(losses) and np.isfinite(mean := float(losses.mean())):
             state.last_finite_loss = mean
@@ -290,15 +292,16 @@ def dispatch_of(
     width: int,
     rows: str | None = None,
     optimum: Tensor | None = None,
+    device: torch.device | None = None,
 ) -> Dispatch:
     """The dispatch of a method, with or without a server.
 
     count: the number of clients N; width: the number of parameters d; rows: as in `Dispatch`; optimum: x* = argmin F
-    [d] if known, for metrics of nodes.
+    [d] if known, for metrics of nodes; device: as in `ServerDispatch`.
     """
     if isinstance(algorithm, GraphAlgorithm):
         return GraphDispatch(algorithm, backend, runtime, count, calls(count, width, runtime, backend), optimum)
-    return ServerDispatch(algorithm, backend, runtime, rows)
+    return ServerDispatch(algorithm, backend, runtime, rows, device)
 
 
 def _mean_moments(rows: Tensor, received: Round, default: Tensor) -> Tensor:

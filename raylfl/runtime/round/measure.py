@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from raylfl.core.algorithm import Info, ServerState, State, normalise
 from raylfl.core.arrays import Floats, Ints
@@ -14,6 +15,7 @@ from raylfl.core.deferred import Deferred
 from raylfl.core.keyed import keyed
 from raylfl.core.reduce import tree_sum, weighted_sum
 from raylfl.core.threads import one_thread
+from raylfl.core.transfer import begin_to_host, to_host
 from raylfl.diagnostics.metric_names import OF_NODES
 from raylfl.diagnostics.surrogate import chi2, surrogate_weights
 from raylfl.diagnostics.updates import consensus_error, distance_metrics, drift, update_metrics
@@ -68,7 +70,8 @@ class Measurements:
             weights = self.experiment.setup.population.weights
             gradients = self.backend.objective(broadcast, [[i] for i in range(len(weights))])
             submitted.append(gradients.then(lambda results: diversity_metrics([g for _, g in results], weights)))
-        updates = Deferred(partial(self._updates, result))
+        mean = begin_to_host(result.sums[MEAN]) if result.sums and MEAN in result.sums else None
+        updates = Deferred(partial(self._updates, result, mean))
         if any(isinstance(rows, ChunkedMatrix) for rows in result.uploads.values()):
             updates, result = Deferred.of(updates.result()), replace(result, uploads={})
         return Deferred(lambda: self._row(result, state, server_before, info, updates, submitted))
@@ -91,9 +94,9 @@ class Measurements:
                 metrics[f"train/{name}"] = float(finite.mean())
         metrics |= updates.result()
         if config.drift:
-            step = state.server["x"].double() - server_before["x"].double()
+            step = to_host(state.server["x"]).double() - to_host(server_before["x"]).double()
             metrics["update/step"] = float(torch.linalg.vector_norm(step))
-        distance = {} if self.optimum is None else distance_metrics(state.server["x"], self.optimum)
+        distance = {} if self.optimum is None else distance_metrics(to_host(state.server["x"]), self.optimum)
         distance |= result.metrics
         inconsistency = self._inconsistency(r.index, server_before) if config.inconsistency else {}
         evaluated, single = Metrics(), dict[str, dict[str, float]]()
@@ -118,13 +121,15 @@ class Measurements:
             metrics["events"] = result.events
         return metrics
 
-    def _updates(self, result: RoundResult) -> Metrics:
-        """The metrics of the received updates."""
+    def _updates(self, result: RoundResult, summed: Deferred[Tensor] | None) -> Metrics:
+        """The metrics of the received updates. summed: their mean, if workers have added them up."""
         received, config = result.round.received_view, self.experiment.config.eval
         if not (self.experiment.algorithm.uploads_update and len(received.cohort)):
             return {}
-        squares, mean = result.reports.squares(received.cohort), (result.sums or {}).get(MEAN)
-        if mean is None:  # of the received updates U_i with importance weights w_i: sum_R w_i U_i / sum_R w_i
+        squares = result.reports.squares(received.cohort)
+        if summed is not None:  # of the received updates U_i with importance weights w_i: sum_R w_i U_i / sum_R w_i
+            mean = summed.result()
+        else:
             mean = weighted_sum(result.uploads["update"], normalise(received.weights))
         metrics: Metrics = {**update_metrics(mean, squares, received.weights)}
         if config.diversity or config.drift:
@@ -229,7 +234,7 @@ class Measurements:
         count = self.experiment.setup.population.count
         groups = [list(range(k, min(k + GROUP, count))) for k in range(0, count, GROUP)]
 
-        def reduce(results: Sequence[tuple[float, torch.Tensor]]) -> Metrics:
+        def reduce(results: Sequence[tuple[float, Tensor]]) -> Metrics:
             gradient = tree_sum(as_matrix([g[None] for _, g in results]))
             return {
                 "global/loss": float(sum(loss for loss, _ in results)),
@@ -238,7 +243,7 @@ class Measurements:
 
         return self.backend.objective(broadcast, groups).then(reduce)
 
-    def _average(self, x: torch.Tensor, broadcast: State, due: bool) -> Deferred[Metrics]:
+    def _average(self, x: Tensor, broadcast: State, due: bool) -> Deferred[Metrics]:
         """Metrics of the mean xbar of the server's iterates (`Average`): average/distance, average/loss, average/gap.
 
         x: the mean [d].
@@ -290,7 +295,7 @@ class Measurements:
         return metrics
 
 
-def _distances(models: torch.Tensor, point: torch.Tensor) -> Floats:
+def _distances(models: Tensor, point: Tensor) -> Floats:
     """The distance [N] of each row of `models` [N, d] from a point [d]."""
     distances: Floats = torch.linalg.vector_norm(models.double() - point.double(), dim=1).numpy()
     return distances

@@ -163,12 +163,13 @@ class Planner:
 
     def plan_ahead(self, r: int, server: ServerState) -> None:
         """Plans round r already, if the plan does not depend on the server state; server: a former one."""
-        if not self._depends_on_server:
+        if not self.depends_on_server:
             with suppress(Exception):  # `plan` raises it in its own time
                 self._ahead = self.round_of(r, *self.draw(r, server))
 
     @cached_property
-    def _depends_on_server(self) -> bool:
+    def depends_on_server(self) -> bool:
+        """Whether the plan of a round may depend on the server state."""
         algorithm = self.experiment.algorithm
         by_method = self.samples_by_norm or self.samples or overrides(algorithm, "full_participation")
         return self.replayed is not None or by_method or overrides(algorithm, "step_length")

@@ -70,6 +70,9 @@ class Executor(ABC):
     room: Room | None = None
     """What a worker's GPU has room for; None if workers run on CPUs."""
 
+    server_device: torch.device | None = None
+    """The GPU on which sums of uploads and the server's vectors can stay; None: they are on the host."""
+
     shared_memory: bool = False
     """Whether all handles are tensors of this process, so that passing a state copies nothing."""
 
@@ -170,7 +173,8 @@ class InProcess(Executor):
             first = [begun.result()] if begun is not None else []
             with private_randomness() if rest else nullcontext():  # keeps the caller's generators
                 done = (self.attempt(task, broadcast, task.client_states) for task in rest)
-                return added_up(chain(first, done), tasks[0].sums if tasks else None)
+                stay = self.server_device is not None
+                return added_up(chain(first, done), tasks[0].sums if tasks else None, stay)
 
         return Deferred(results)
 
@@ -216,6 +220,8 @@ class LocalBackend(InProcess, Backend):
         self.one_by_one, self.whole, self.cut = self.worker.forms.one_by_one, self.worker.whole, self.worker.cut
         self.room, self.device_name = self.worker.forms.room, self.worker.device_name
         self._batch_size = setup.eval_batch_size
+        if self.worker.forms.computes_alone and setup.runtime.step != "autograd":
+            self.server_device = self.worker.device
 
     def initial(self) -> Initial:
         return self.worker.initial

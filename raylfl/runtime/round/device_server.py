@@ -1,0 +1,102 @@
+"""The server's vectors on the GPU of the only worker, where neither a broadcast nor a server step needs a copy.
+
+The reference is the same function of the algorithm on the host. All values must be equal, tensors to the bit, but for
+numbers that the algorithm logs, which must have half of the digits of float32. The first use of each function is
+compared, and then every use whose number is a power of two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raylfl.core.algorithm import ServerState, State
+from raylfl.core.client_rows import Table
+from raylfl.core.transfer import all_to_host, to_device
+from raylfl.errors import BadConfig, headline
+from raylfl.replay.proof import power_of_two, same_bits
+
+T = TypeVar("T")
+NEAR = torch.finfo(torch.float32).eps ** 0.5  # for logged numbers, such as norms, whose sums have another order
+
+
+class DeviceServer:
+    """Keeps the vectors of a server state on a device, as long as results there are equal to the host's.
+
+    refusal: why the server is on the host, None if it is on the device.
+    """
+
+    def __init__(self, device: torch.device):
+        self.device, self.uses = device, Counter[str]()
+        self.refusal: str | None = None
+
+    def placed(self, server: ServerState) -> ServerState:
+        """The server state with all vectors that are as long as x on the device; tables of clients stay."""
+        if any(isinstance(value, Table) for value in server.values()):
+            self.refusal = "its server state has a table of rows"
+        return server if self.refusal else {name: self._placed(value, server["x"]) for name, value in server.items()}
+
+    def call(self, name: str, function: Callable[..., T], server: ServerState, sums: State | None = None) -> T:
+        """function(server), or function(server, sums), on the device if that is proved.
+
+        name: of the algorithm's method that the function calls. Raises BadConfig if a result differs after others on
+        the device have been used.
+        """
+        arguments = (server,) if sums is None else (server, sums)
+        self.uses[name] += 1
+        if self.refusal is None and not power_of_two(self.uses[name]):
+            return function(*arguments)
+        expected = function(*map(on_host, arguments))
+        if self.refusal is not None:
+            return expected
+        try:
+            result = function(*({k: self._placed(v, server["x"]) for k, v in each.items()} for each in arguments))
+            difference = difference_of(expected, result)
+        except Exception as error:  # such as a vector read by numpy
+            difference = f"raises {type(error).__name__}: {headline(error)}"
+        if difference is None:
+            return result
+        if self.uses[name] > 1:
+            raise BadConfig(
+                f"{name}: use number {self.uses[name]} on the GPU differs from the host's ({difference}), so that "
+                "earlier ones may be wrong (set runtime.step=autograd)"
+            )
+        self.refusal = f"{name} on the GPU: {difference}"
+        return expected
+
+    def _placed(self, value: Any, x: Tensor) -> Any:
+        return to_device(value, self.device) if isinstance(value, Tensor) and value.shape == x.shape else value
+
+
+def on_host(server: Mapping[str, Any]) -> dict[str, Any]:
+    """The state or sums with all tensors on the host, with one wait for all copies."""
+    vectors = {name: value for name, value in server.items() if isinstance(value, Tensor)}
+    return {**server, **all_to_host(vectors)}
+
+
+def difference_of(expected: Any, result: Any, name: str = "the result") -> str | None:
+    """What differs between a result and the expected one, which is on the host; None if nothing does."""
+    if isinstance(expected, Tensor):
+        equal = isinstance(result, Tensor) and same_bits(expected, result.cpu())
+    elif isinstance(expected, Mapping) and isinstance(result, Mapping) and expected.keys() == result.keys():
+        each = (difference_of(value, result[key], f"`{key}`") for key, value in expected.items())
+        return next((difference for difference in each if difference is not None), None)
+    elif isinstance(expected, tuple) and isinstance(result, tuple) and len(expected) == len(result):
+        pairs = zip(expected, result, strict=True)
+        return next((d for a, b in pairs if (d := difference_of(a, b, name)) is not None), None)
+    elif is_dataclass(expected) and type(expected) is type(result):
+        return difference_of(vars(expected), vars(result))
+    elif isinstance(expected, np.ndarray):
+        equal = np.array_equal(expected, result, equal_nan=True)
+    elif isinstance(expected, float):
+        equal = math.isclose(expected, result, rel_tol=NEAR) or (math.isnan(expected) and math.isnan(result))
+    else:
+        equal = bool(expected == result)
+    return None if equal else f"{name} differs"
