@@ -179,20 +179,19 @@ class ServerDispatch(Dispatch):
         return work.then(collected)
 
     def step(self, server: ServerState, result: RoundResult) -> tuple[ServerState, Info]:
-        received = result.round.received_view
+        algorithm, received = self.algorithm, result.round.received_view
         with one_thread():
             if not len(received.cohort):
-                function = partial(self.algorithm.empty_round, r=result.round)
-                return self._call("empty_round", function, server), {}
+                return self._call("empty_round", lambda server: algorithm.empty_round(server, result.round), server), {}
             if result.sums is None:
-                returned = self.algorithm.server_step(self.gathered(server), result.visible_uploads, received)
-                server, info = step_of(self.algorithm, "server_step", returned, server["x"])
+                returned = algorithm.server_step(self.gathered(server), result.visible_uploads, received)
+                server, info = step_of(algorithm, "server_step", returned, server["x"])
                 return self.scattered(server), info
-            assert isinstance(self.algorithm, Summing)
+            assert isinstance(algorithm, Summing)
             sums = {name: vector for name, vector in result.sums.items() if name not in UNSEEN}
-            name = "server_step_from_sums"
-            returned = self._call(name, partial(self.algorithm.server_step_from_sums, r=received), server, sums)
-            return step_of(self.algorithm, name, returned, server["x"])
+            name, step = "server_step_from_sums", algorithm.server_step_from_sums
+            returned = self._call(name, lambda server, sums: step(server, sums, received), server, sums)
+            return step_of(algorithm, name, returned, server["x"])
 
     def _tasks(self, r: Round, plan: SumPlan | None, state: FederationState) -> list[Task]:
         """The tasks of the cohort: one per client if clients run one by one, otherwise vectorised ones of similar size.
