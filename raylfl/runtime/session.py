@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -98,8 +99,8 @@ class Session:
         self.run_dir.log(f"{config.top.rounds} rounds on {config.runtime.backend}, process {os.getpid()}")
         if (line := self.backend.location()) is not None:
             self.say(line)
-        if not config.runtime.gpus and torch.cuda.is_available():
-            self.say("local steps on CPUs, though there is a GPU (runtime.gpus_per_worker=auto uses it)")
+        if (line := gpu_note(config.runtime.gpus)) is not None:
+            self.say(line)
         for warning in self.experiment.warnings:
             self.say(f"warning: {warning}")
         if resume:
@@ -266,6 +267,16 @@ class Session:
 
 def _link_row(a: int, b: int, floats: float) -> dict[str, Any]:
     return {"between": [end_name(a), end_name(b)], "floats": floats}
+
+
+def gpu_note(share: float) -> str | None:
+    """A sentence for the user about a GPU that is left idle, or whose processes take turns; share: of each worker."""
+    if not share and torch.cuda.is_available():
+        return "local steps on CPUs, though there is a GPU (runtime.gpus_per_worker=auto uses it)"
+    mps = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), "control")  # NVIDIA's defaults
+    if 0 < share < 1 and not mps.exists():
+        return "processes share this GPU and take turns: `nvidia-cuda-mps-control -d` before a run lets them overlap"
+    return None
 
 
 def fingerprint(params: torch.Tensor) -> str:

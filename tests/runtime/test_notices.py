@@ -16,6 +16,7 @@ from raylfl.config.load import load_config
 from raylfl.config.objects import object_layer
 from raylfl.execution.planned import prepare
 from raylfl.execution.several import run
+from raylfl.runtime.session import gpu_note
 from tests.runtime.tiny import PERFECT, Net, Points
 
 PLAIN = {**PERFECT, "eval": {"every": 1}}
@@ -263,3 +264,13 @@ def test_what_a_folder_of_images_leaves_out_is_a_warning_of_the_run(tmp_path):
             "1 images outside <half>/<class>/ are left out: train/a/more/4.png",
             f"{tmp_path / 'test'} has no images of b: test scores leave them out",
         ]
+
+
+def test_a_gpu_that_is_idle_or_whose_processes_take_turns_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    assert (gpu_note(0.0), gpu_note(1.0), gpu_note(2.0)) == (None, None, None)
+    assert "nvidia-cuda-mps-control -d" in gpu_note(0.125)
+    (tmp_path / "control").touch()
+    assert gpu_note(0.125) is None
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert "runtime.gpus_per_worker=auto" in gpu_note(0.0)
