@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
+from multiprocessing import get_context
 
 import fsspec
 import pytest
 
 import raylfl
+from raylfl.startup import lazy_imports
 from tests.runtime.faults import carry_out, killed, outcome, start, strike
 from tests.runtime.tiny import FOCUS, ONE_BY_ONE
 from tests.shares import also
@@ -31,6 +34,13 @@ def command():
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
+
+
+@pytest.fixture(scope="module")
+def process():
+    """A process for runs on a simulated device: torch unregisters a device only when its process ends."""
+    with ProcessPoolExecutor(1, get_context("spawn"), lazy_imports.install) as pool:
+        yield pool
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +14,6 @@ from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.core.algorithm import Algorithm
 from raylfl.errors import BadConfig
 from raylfl.runtime.workers.module import devices
-from raylfl.startup import lazy_imports
 from tests.runtime import simulated
 from tests.runtime.faults import options_of
 from tests.runtime.test_run import DIGITS, QUADRATICS
@@ -62,13 +59,6 @@ CASES = {
     "pooled batches": (DIGITS, [MLP, "algorithm.name=centralized", "participation={name: full}"]),
     "the objective's distance": (QUADRATICS, ["eval.global=true"]),
 }
-
-
-@pytest.fixture(scope="module")
-def process():
-    """A separate process, because torch unregisters a device only when its process ends."""
-    with ProcessPoolExecutor(1, get_context("spawn"), lazy_imports.install) as pool:
-        yield pool
 
 
 def run_on_both(process, config, overrides):

@@ -368,6 +368,7 @@ def test_a_worker_that_ray_restarts_between_two_rounds_joins_a_new_group(veteran
     assert "lost" not in log_of(tmp_path / "there")
 
 
+@pytest.mark.exhaustive  # 40 seconds, most of them gloo's own patience
 def test_a_group_whose_workers_do_not_reach_each_other_is_given_up(veterans, joins, tmp_path, monkeypatch):
     monkeypatch.setattr(ray_group, "LEAST_SECONDS", 5.0)  # a busy machine kills no worker, at twice that
     closed = lambda *arguments: Exchange(*arguments)._replace(port=9)  # noqa: E731 - nothing listens there
