@@ -153,11 +153,12 @@ def run_on_both(config: Any, overrides: Sequence[str]) -> dict[str, Any]:
     return {"params": [run.params.numpy() for run in runs], "metrics": [run.metrics for run in runs]}
 
 
-def run_there(config: Any, overrides: Sequence[str]) -> Any:
-    """The result of the run on the device."""
+def run_there(config: Any, overrides: Sequence[str], then: Sequence[str] = ()) -> Any:
+    """The result of the run on the device; then: overrides with which it is resumed."""
     place = device()
     with mock.patch("raylfl.runtime.workers.worker.devices", return_value=(place, nullcontext)), Simulation():
-        return raylfl.run(config, overrides)
+        result = raylfl.run(config, overrides)
+        return raylfl.resume(result.run_dir, then) if then else result
 
 
 def waits_of_launches(config: Any, overrides: Sequence[str]) -> list[list[str]]:
@@ -176,8 +177,11 @@ def waits_of_launches(config: Any, overrides: Sequence[str]) -> list[list[str]]:
     return found
 
 
-def server_on_both(config: Any, overrides: Sequence[str]) -> dict[str, Any]:
-    """Two runs on the device, the first with the server on the host; `place`: where the second run's server was."""
+def server_on_both(config: Any, overrides: Sequence[str], then: Sequence[str] = ()) -> dict[str, Any]:
+    """Two runs on the device, the first with the server on the host; `place`: where the second run's server was.
+
+    then: overrides with which the second run is resumed.
+    """
 
     def refused(self: DeviceServer, place: torch.device) -> None:
         original(self, place)
@@ -188,7 +192,7 @@ def server_on_both(config: Any, overrides: Sequence[str]) -> dict[str, Any]:
     with mock.patch.object(LocalForms, "computes_alone", True):
         with mock.patch.object(DeviceServer, "__init__", refused):
             on_host = run_there(config, [*overrides, "name=host"])
-        there = run_there(config, [*overrides, "name=device"])
+        there = run_there(config, [*overrides, "name=device"], then)
     log = (there.run_dir / "log.txt").read_text()
     place = [line.partition(" the server")[2] for line in log.splitlines() if " the server" in line]
     same = [{**row, "time/round": 0} for row in on_host.metrics] == [{**row, "time/round": 0} for row in there.metrics]

@@ -20,8 +20,8 @@ STAYS = ["'s vectors stay on the GPU"]
 SHORT = ["rounds=5", "num_clients=4"]
 
 
-def server_on_both(process, config, overrides):
-    return process.submit(simulated.server_on_both, config, overrides).result()
+def server_on_both(process, config, overrides, *then):
+    return process.submit(simulated.server_on_both, config, overrides, then).result()
 
 
 @pytest.mark.parametrize("name", one_in(5, SUMMING))
@@ -49,9 +49,24 @@ def test_a_dropped_upload_takes_the_server_to_the_host_for_a_round(process, runs
     assert result["place"] == STAYS
 
 
+@pytest.mark.parametrize("name", ["scaffold", "fedadam"])
+def test_a_resumed_run_takes_its_vectors_to_the_device(process, runs, name):
+    """The run with the server on the host has all five rounds at once."""
+    settings = [*runs, "num_clients=4", f"algorithm.name={name}"]
+    result = server_on_both(process, TINY, [*settings, "rounds=5"])
+    short = server_on_both(process, TINY, [*settings, "rounds=3"], "rounds=5")
+    assert np.array_equal(result["params"][0], short["params"][1])
+    assert short["place"] == [*STAYS, *STAYS]
+
+
 class ByNumpy(FedAvg):
     def server_step_from_sums(self, server, sums, r):
         return {"x": torch.from_numpy(server["x"].numpy() - sums["update"].numpy())}, {}
+
+
+class ByNumpyLater(ByNumpy):
+    def server_step_from_sums(self, server, sums, r):
+        return (super() if r.index == 2 else super(ByNumpy, self)).server_step_from_sums(server, sums, r)
 
 
 class Rounded(FedAvg):
@@ -71,7 +86,12 @@ class Late(FedAvg):
 
 
 @pytest.mark.parametrize(
-    ("method", "reason"), [(ByNumpy, "server_step_from_sums on the GPU: raises"), (Rounded, "`x` differs")]
+    ("method", "reason"),
+    [
+        (ByNumpy, "server_step_from_sums raises"),
+        (ByNumpyLater, "server_step_from_sums raises"),
+        (Rounded, "another result on the GPU: `x` differs"),
+    ],
 )
 def test_a_method_that_cannot_or_may_not_step_on_the_device_says_why(process, runs, method, reason):
     settings = [f"algorithm={{class_path: tests.runtime.test_device_server.{method.__name__}}}"]

@@ -50,25 +50,24 @@ class DeviceServer:
         the device have been used.
         """
         arguments = (server,) if sums is None else (server, sums)
-        self.uses[name] += 1
-        if self.refusal is None and not power_of_two(self.uses[name]):
-            return function(*arguments)
-        expected = function(*map(on_host, arguments))
         if self.refusal is not None:
-            return expected
+            return function(*map(on_host, arguments))
+        there = [{key: self._placed(value, server["x"]) for key, value in each.items()} for each in arguments]
+        self.uses[name] += 1
+        expected = function(*map(on_host, arguments)) if power_of_two(self.uses[name]) else None
         try:
-            result = function(*({k: self._placed(v, server["x"]) for k, v in each.items()} for each in arguments))
-            difference = difference_of(expected, result)
-        except Exception as error:  # such as a vector read by numpy
-            difference = f"raises {type(error).__name__}: {headline(error)}"
-        if difference is None:
+            result = function(*there)
+        except Exception as error:  # such as of numpy, which cannot read vectors on a GPU
+            self.refusal = f"{name} raises {type(error).__name__} on the GPU: {headline(error)}"
+            return function(*map(on_host, arguments)) if expected is None else expected
+        if expected is None or (difference := difference_of(expected, result)) is None:
             return result
         if self.uses[name] > 1:
             raise BadConfig(
                 f"{name}: use number {self.uses[name]} on the GPU differs from the host's ({difference}), so that "
                 "earlier ones may be wrong (set runtime.step=autograd)"
             )
-        self.refusal = f"{name} on the GPU: {difference}"
+        self.refusal = f"{name} has another result on the GPU: {difference}"
         return expected
 
     def _placed(self, value: Any, x: Tensor) -> Any:

@@ -133,8 +133,8 @@ class ServerDispatch(Dispatch):
     ):
         """device: where the server's vectors may be if workers add up the uploads; None: on the host."""
         super().__init__(algorithm, backend, runtime, rows)
-        summed = device is not None and rows is None and rows_reason(algorithm) is None
-        self.on_device = DeviceServer(device) if device is not None and summed else None
+        of_rows = rows or rows_reason(algorithm)
+        self.on_device = None if device is None or of_rows else DeviceServer(device)
 
     def scattered(self, server: ServerState) -> ServerState:
         return server if self.on_device is None else self.on_device.placed(server)
