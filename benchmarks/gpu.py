@@ -8,7 +8,6 @@ All arithmetic is float32 without TF32, in the plain loops as well.
 """
 
 import argparse
-import gc
 import json
 import tempfile
 import time
@@ -143,8 +142,7 @@ def _rounds(
         experiment = assemble(load_config({**config, "runtime": runtime, "eval": {"every": 0}}))
         backend = LocalBackend(experiment.setup)
         if cuda:
-            gc.collect()  # what an earlier run left would count as used
-            torch.cuda.empty_cache()
+            backend.worker.free_memory()  # what an earlier run left would count as used
             torch.cuda.reset_peak_memory_stats()
         with nullcontext() if room is None else _little_memory(device, backend, room):
             federation = Federation.of(experiment, backend)

@@ -129,8 +129,8 @@ def elementwise(step: Callable[..., tuple[Tensor, ...]], *vectors: Tensor, at_on
     >>> elementwise(lambda x, u: (x - 0.5 * u,), Tensor([1.0, 2.0]), Tensor([2.0, 4.0]))
     (tensor([0., 0.]),)
     """
-    few = vectors[0].shape[-1] <= at_once or vectors[0].device.type != "cpu"
-    if few and not any(isinstance(vector, ChunkedMatrix) for vector in vectors):
+    one_call = vectors[0].shape[-1] <= at_once or vectors[0].device.type != "cpu"
+    if one_call and not any(isinstance(vector, ChunkedMatrix) for vector in vectors):
         return step(*vectors)
     empty = step(*(columns(vector, slice(0, 0)) for vector in vectors))
     out = tuple(none.new_empty(*none.shape[:-1], vectors[0].shape[-1]) for none in empty)

@@ -26,29 +26,31 @@ def all_to_host(tensors: Mapping[K, Tensor]) -> dict[K, Tensor]:
     """The tensors on the host, with one wait for all copies."""
     if all(tensor.device.type != "cuda" for tensor in tensors.values()):
         return {name: tensor.cpu() for name, tensor in tensors.items()}
-    copies = {name: torch.empty(t.shape, dtype=t.dtype, pin_memory=True) for name, t in tensors.items()}
-    for name, tensor in tensors.items():
-        copies[name].copy_(tensor, non_blocking=True)
+    copies = {name: _pinned_copy(tensor) for name, tensor in tensors.items()}
     torch.cuda.current_stream().synchronize()
     return copies
 
 
 def begin_to_host(tensor: Tensor) -> Deferred[Tensor]:
-    """The tensor on the host; the copy begins now, beside the device's later work, for which nobody waits."""
+    """The tensor on the host; the copy begins now, and the result does not wait for later work of the device."""
     if tensor.device.type != "cuda":
         return Deferred.of(tensor.cpu())
-    stream, copy = _stream(tensor.device), torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    stream = _stream(tensor.device)
     stream.wait_stream(torch.cuda.current_stream(tensor.device))
     with torch.cuda.stream(stream):
-        copy.copy_(tensor, non_blocking=True)
-        copied = stream.record_event()
+        copy, copied = _pinned_copy(tensor), stream.record_event()
+    tensor.record_stream(stream)  # its memory is not used again before the copy has ended
 
     def result() -> Tensor:
         copied.synchronize()
-        assert tensor.shape == copy.shape  # keeps the tensor, whose memory is read until now
         return copy
 
     return Deferred(result)
+
+
+def _pinned_copy(tensor: Tensor) -> Tensor:
+    """A copy on the host of a tensor on a GPU, which the current stream makes while the host continues."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
 
 
 @lru_cache

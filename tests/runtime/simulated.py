@@ -15,12 +15,14 @@ from contextlib import nullcontext
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 import raylfl
+from raylfl.core.partial_sums import SumPlan
 from raylfl.runtime.round.device_server import DeviceServer
 from raylfl.runtime.workers.forms import LocalForms
 from raylfl.runtime.workers.worker import Worker
@@ -197,6 +199,17 @@ def server_on_both(config: Any, overrides: Sequence[str], then: Sequence[str] = 
     place = [line.partition(" the server")[2] for line in log.splitlines() if " the server" in line]
     same = [{**row, "time/round": 0} for row in on_host.metrics] == [{**row, "time/round": 0} for row in there.metrics]
     return {"params": [run.params.numpy() for run in (on_host, there)], "place": place, "same_metrics": same}
+
+
+def mixed_sums() -> list[list[float]]:
+    """The sum of four uploads as two parts, one of them on the device, and on the host alone."""
+    rows, clients = torch.arange(12.0).reshape(4, 3), np.arange(4)
+    plan = SumPlan.of(clients, {"total": ("up", np.array([1.0, 2.0, 3.0, 4.0]))}, torch.float32)
+    place = device()
+    with Simulation():
+        there = plan.parts([0, 2], [{"up": rows[[0, 2]].to(place)}], stay=True)
+        mixed = plan.sums([there, plan.parts([1, 3], [{"up": rows[[1, 3]]}])])["total"]
+    return [mixed.tolist(), plan.sums([plan.parts([0, 1, 2, 3], [{"up": rows}])])["total"].tolist()]
 
 
 def gpu_rows() -> list[dict[str, str]]:

@@ -59,6 +59,12 @@ def test_a_resumed_run_takes_its_vectors_to_the_device(process, runs, name):
     assert short["place"] == [*STAYS, *STAYS]
 
 
+def test_parts_of_a_sum_on_the_device_and_on_the_host_are_added(process):
+    """As where one of several calls did not fit into the card's memory, and its uploads went to the host."""
+    mixed, expected = process.submit(simulated.mixed_sums).result()
+    assert mixed == expected
+
+
 class ByNumpy(FedAvg):
     def server_step_from_sums(self, server, sums, r):
         return {"x": torch.from_numpy(server["x"].numpy() - sums["update"].numpy())}, {}

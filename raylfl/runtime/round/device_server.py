@@ -8,7 +8,6 @@ compared, and then every use whose number is a power of two.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from typing import Any, TypeVar
@@ -21,7 +20,7 @@ from raylfl.core.algorithm import ServerState, State
 from raylfl.core.client_rows import Table
 from raylfl.core.transfer import all_to_host, to_device
 from raylfl.errors import BadConfig, headline
-from raylfl.replay.proof import power_of_two, same_bits
+from raylfl.replay.proof import Schedule, same_bits
 
 T = TypeVar("T")
 NEAR = torch.finfo(torch.float32).eps ** 0.5  # for logged numbers, such as norms, whose sums have another order
@@ -34,8 +33,15 @@ class DeviceServer:
     """
 
     def __init__(self, device: torch.device):
-        self.device, self.uses = device, Counter[str]()
+        self.device, self.schedule = device, Schedule()
         self.refusal: str | None = None
+
+    @property
+    def place(self) -> str:
+        """Where the server's vectors are, as a sentence for the user."""
+        if self.refusal is None:
+            return "the server's vectors stay on the GPU"
+        return f"the server is on the host: {self.refusal}"
 
     def placed(self, server: ServerState) -> ServerState:
         """The server state with all vectors that are as long as x on the device; tables of clients stay."""
@@ -53,8 +59,7 @@ class DeviceServer:
         if self.refusal is not None:
             return function(*map(on_host, arguments))
         there = [{key: self._placed(value, server["x"]) for key, value in each.items()} for each in arguments]
-        self.uses[name] += 1
-        expected = function(*map(on_host, arguments)) if power_of_two(self.uses[name]) else None
+        expected = function(*map(on_host, arguments)) if self.schedule.due(name, 0) else None
         try:
             result = function(*there)
         except Exception as error:  # such as of numpy, which cannot read vectors on a GPU
@@ -62,9 +67,9 @@ class DeviceServer:
             return function(*map(on_host, arguments)) if expected is None else expected
         if expected is None or (difference := difference_of(expected, result)) is None:
             return result
-        if self.uses[name] > 1:
+        if (number := self.schedule.uses[name]) > 1:
             raise BadConfig(
-                f"{name}: use number {self.uses[name]} on the GPU differs from the host's ({difference}), so that "
+                f"{name}: use number {number} on the GPU differs from the host's ({difference}), so that "
                 "earlier ones may be wrong (set runtime.step=autograd)"
             )
         self.refusal = f"{name} has another result on the GPU: {difference}"

@@ -147,10 +147,7 @@ class ServerDispatch(Dispatch):
 
     @property
     def server_place(self) -> str | None:
-        if self.on_device is None:
-            return None
-        refusal = self.on_device.refusal
-        return "the server's vectors stay on the GPU" if refusal is None else f"the server is on the host: {refusal}"
+        return None if self.on_device is None else self.on_device.place
 
     def _call(self, name: str, function: Callable[..., T], server: ServerState, sums: State | None = None) -> T:
         """function(server) or function(server, sums), where the server's vectors are."""
@@ -238,8 +235,6 @@ class ServerDispatch(Dispatch):
                     parts.append(result.sums)
                 if result.failed and result.uploads:
                     parts.append(plan.parts(result.clients, [result.uploads]))
-            if len(parts) > 1:
-                parts = [[all_to_host(term) for term in part] for part in parts]
             sums = plan.sums(parts)
             sums |= all_to_host({name: sums[name] for name in UNSEEN if name in sums})
         sent = next((result.uploads for result in results if result.uploads), {})  # may have no rows
