@@ -19,6 +19,7 @@ from raylfl.replay.contents import leaves_of
 from raylfl.replay.proof import Outcome, same_bits
 
 LARGEST = 10_000  # entries; a larger array is compared by its identity
+WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32}  # dtypes of integers by bytes
 BY_IDENTITY = (nn.Module, type, FunctionType, ModuleType)
 
 
@@ -26,8 +27,8 @@ def attributes_of(module: nn.Module) -> dict[str, Any]:
     """The Python state of a module as path -> fingerprint; two fingerprints are equal if nothing has changed.
 
     The fingerprint of an attribute is its pickle, in which tensors, modules, functions and classes stand for
-    themselves. A tensor counts as changed if it was replaced or written to; parameters and buffers may be written to,
-    and parts may change their training mode. An iterator is never equal to itself, because it cannot be read.
+    themselves. A tensor counts as changed if it was replaced or has other bits; parameters and buffers may be written
+    to, and parts may change their training mode. An iterator is never equal to itself, because it cannot be read.
     """
     fingerprints: dict[str, Any] = {}
     held = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
@@ -65,8 +66,7 @@ class _Pickler(pickle.Pickler):
 
     def persistent_id(self, value: Any) -> Any:
         if isinstance(value, Tensor):
-            plain = id(value) in self.held or value.is_inference()
-            return id(value), None if plain else (value._version, _address(value))
+            return id(value), None if id(value) in self.held else checksum(value)
         large = isinstance(value, np.ndarray) and value.size > LARGEST
         by_identity = isinstance(value, BY_IDENTITY) or type(value).__module__.startswith("raylfl.")
         return id(value) if large or by_identity else None
@@ -83,12 +83,16 @@ class _Pickler(pickle.Pickler):
             return (int, (id(value),)) if not state else (tuple, ([id(value)],), None, iter(list(state.items())))
 
 
-def _address(tensor: Tensor) -> int | None:
-    """The address of a tensor's entries, which an assignment to `.data` changes; None for a tensor without one."""
+def checksum(tensor: Tensor) -> int:
+    """The sum of the bits of a tensor's entries, read as integers; 0 for one whose bits cannot be read.
+
+    Unlike torch's count of writes, it shows what a step has written by `.data`.
+    """
     try:
-        return tensor.data_ptr()
+        whole = torch.int64 if tensor.element_size() >= 8 else WHOLE[tensor.element_size()]
+        return int(tensor.detach().reshape(-1).view(whole).sum(dtype=torch.int64))
     except RuntimeError:  # sparse, or of a transform such as vmap
-        return None
+        return 0
 
 
 def _join_path(path: str, name: str) -> str:

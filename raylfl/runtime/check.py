@@ -284,6 +284,8 @@ def _try_evaluations(worker: Worker, config: EvalConfig, label: str) -> dict[str
         batch = source.batch(indices)
         _try(f"the data's first {kind} batch cannot be made", partial(getattr, batch, "content"))
         text = f"model {label} cannot be evaluated on a batch of {_shapes(batch)}"
+        if worker.evaluator.stage(kind) is None:
+            text += " by its training loss, without gradients (a test_step may evaluate it in another way)"
         chunk = Chunk(kind, indices)
         logged["clients" if kind == "train" else kind] = _try(
             text, partial(evaluated, chunk), _time_limit(worker.setup)

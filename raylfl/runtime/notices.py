@@ -36,8 +36,9 @@ def module_warnings(worker: Worker, config: EvalConfig) -> list[str]:
             used_one = f"local.optimizer={worker.setup.optimizer} with local.lr={worker.setup.rule.lr:g}"
             lines.append(f"configure_optimizers is not used, {used_one} is: local.optimizer=module uses it")
     lines += worker.differences
+    effect = "has its first value again for each client" if worker.flat.processes == 1 else "goes from client to client"
     for name in worker.attributes.changed_tensors():
-        lines.append(f"{name} is changed in place and carried from client to client: register it as a buffer")
+        lines.append(f"{name} is changed in place, and {effect}: register it as a buffer, which is sent and averaged")
     for name in worker.attributes.generators:
         lines.append(f"{name} is a generator of its own, which is never reset: draw from torch's global generator")
     if evaluator.left_out:

@@ -8,6 +8,7 @@ import random
 from collections import Counter, OrderedDict, defaultdict, deque
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 from torchmetrics import MeanMetric, MetricCollection
@@ -164,3 +165,40 @@ def test_tensors_changed_in_place_are_named_unless_they_are_trained_or_buffers()
             tensor.add_(1.0)
         module.inner.layer.bias.add_(1.0)
     assert sorted(attributes.changed_tensors()) == ["inner.kept", "inner.layer.bias", "listed", "seen"]
+
+
+class Target(nn.Module):
+    """A trained layer, a frozen one that follows it, and a mean of its outputs in a plain attribute."""
+
+    def __init__(self):
+        super().__init__()
+        self.online, self.target = nn.Linear(2, 2), nn.Linear(2, 2)
+        self.target.requires_grad_(False)
+        self.means = [torch.zeros(2)]
+
+
+@pytest.mark.parametrize("way", ["in place", "data in place", "new data"])
+def test_tensors_that_were_changed_have_the_first_entries_again(way):
+    torch.manual_seed(0)
+    module = Target()
+
+    def make():
+        torch.manual_seed(0)
+        return Target()
+
+    attributes, trained = Attributes(module, make=make), module.online.weight.detach().clone()
+    first = [module.target.weight.clone(), module.means[0].clone()]
+    for _ in range(2):
+        for tensor in (module.target.weight, module.means[0]):
+            if way == "in place":
+                tensor.mul_(0.5).add_(1.0)
+            elif way == "data in place":
+                tensor.data.mul_(0.5).add_(1.0)
+            else:
+                tensor.data = tensor.data * 0.5 + 1.0
+        assert sorted(attributes.changed_tensors()) == ["means", "target.weight"]
+        attributes.restore()
+        assert torch.equal(module.target.weight, first[0])
+        assert torch.equal(module.means[0], first[1])
+    assert sorted(attributes.changed_tensors()) == ["means", "target.weight"]  # the run's warning names them
+    assert torch.equal(module.online.weight, trained)

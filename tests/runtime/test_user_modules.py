@@ -121,7 +121,22 @@ class Drifting(Net):
         return super().training_step(batch, batch_idx) * self.count
 
 
-KINDS = [OnParameter, Accumulated, Removed, OnForward, OnBackward, InConfigure]
+class Following(Net):
+    """A frozen target network follows the trained one within a client's work, by `.data` (BYOL, MoCo)."""
+
+    def hook(self):
+        self.target = nn.Linear(4, 2)
+        for p in self.target.parameters():
+            nn.init.constant_(p.requires_grad_(False), 0.1)
+
+    def training_step(self, batch, batch_idx):
+        self.target.weight.data = 0.5 * self.target.weight.data + 0.5 * self.outer.weight.data
+        self.target.bias.data.mul_(0.5).add_(self.outer.bias.data, alpha=0.5)
+        hidden = torch.tanh(self.inner(batch[0]))
+        return super().training_step(batch, batch_idx) + (self.outer(hidden) - self.target(hidden)).square().mean()
+
+
+KINDS = [OnParameter, Accumulated, Removed, OnForward, OnBackward, InConfigure, Following]
 KINDS += [InsideTheStep, Projected, Drifting]
 
 
@@ -161,6 +176,10 @@ def made(kind):
     return module
 
 
+def trained(module):
+    return [p for p in module.parameters() if p.requires_grad]
+
+
 def run(kind, algorithm, vectorize, runs, *options):
     return raylfl.run(config(algorithm, vectorize), [*runs, *options], model=kind, data=Rows)
 
@@ -175,7 +194,7 @@ def run(kind, algorithm, vectorize, runs, *options):
 )
 def test_fedavg_with_a_users_module_is_the_loop_written_out(runs, prepared, start, kind, vectorize):
     found = run(kind, "fedavg", vectorize, runs)
-    expected = fedavg(lambda: made(kind), start, prepared[1], steps=STEPS)
+    expected = fedavg(lambda: made(kind), start, prepared[1], steps=STEPS, trained=trained)
     torch.testing.assert_close(found.params, expected, rtol=2e-5, atol=2e-6)
     plain = fedavg(Net, start, prepared[1], steps=STEPS)
     assert not torch.allclose(expected, plain, rtol=1e-3, atol=1e-4)  # the hook changes something

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from raylfl.errors import is_own
+from raylfl.replay.effects import checksum
 
 TORCH = frozenset(vars(nn.Module()))  # attributes that torch itself keeps in a module
 SET_BY_TASKS = ("_parameters", "_buffers")
@@ -28,18 +29,28 @@ LARGEST = 100_000  # entries; a larger container or array is not restored
 class Attributes:
     """A snapshot of the attributes of a module and its submodules, and of all objects in them.
 
-    Lists, dicts, sets, deques, numpy arrays and objects of the user's classes are restored in place, at any depth.
+    Lists, dicts, sets, deques, numpy arrays and objects of the user's classes are restored in place, at any depth. So
+    are frozen parameters, and tensors in attributes: their first entries are those of a module that is made again, as
+    copies of all of them could double the memory.
     """
 
-    def __init__(self, module: nn.Module, also: Sequence[Callable[[], object]] = ()):
-        """A snapshot of this module; also: functions that `restore` calls as well."""
+    def __init__(
+        self,
+        module: nn.Module,
+        also: Sequence[Callable[[], object]] = (),
+        make: Callable[[], nn.Module] | None = None,
+    ):
+        """A snapshot of this module.
+
+        also: functions that `restore` calls as well. make: makes the module again; None: tensors are not restored.
+        """
+        self._make = make
+        self._first: dict[int, Tensor] = {}  # the first entries of changed tensors, by their number in `_tensors`
         self._metrics: list[Any] = [part for part in module.modules() if resettable(part)]
         self._parts: list[tuple[dict[str, Any], dict[str, Any], int]] = []  # (live, snapshot, live number of names)
         self._undo = list(also)
         self._containers: list[tuple[Any, Any, Any]] = []  # (live, snapshot, built-in class)
-        self._tensors: list[tuple[str, Tensor, int]] = [
-            (name, p, p._version) for name, p in module.named_parameters() if not p.requires_grad
-        ]
+        self._tensors: list[tuple[str, Tensor]] = [(n, p) for n, p in module.named_parameters() if not p.requires_grad]
         self.generators: list[str] = []  # names of random generators, whose state is not restored
         inside = {id(part) for metric in self._metrics for part in metric.modules()}
         waiting: list[tuple[str, Any]] = []
@@ -60,7 +71,7 @@ class Attributes:
             if isinstance(value, GENERATORS):
                 self.generators.append(name)
             elif isinstance(value, Tensor):
-                self._tensors += [] if value.is_inference() else [(name, value, value._version)]
+                self._tensors.append((name, value))
             elif isinstance(value, nn.Module):  # of no submodule
                 self._metrics += [value] if resettable(value) else []
             else:
@@ -68,6 +79,7 @@ class Attributes:
                 self._containers += containers
                 self._undo += undo
                 waiting += [(name, entry) for entry in inner]
+        self._sums = [checksum(tensor) for _, tensor in self._tensors]
 
     def restore(self) -> None:
         """Restores all attributes, deletes new ones, and resets metric objects."""
@@ -84,10 +96,19 @@ class Attributes:
             undo()
         for metric in self._metrics:
             metric.reset()
+        changed = self._changed()
+        if self._make is not None and not self._first.keys() >= changed:
+            made = Attributes(self._make())._tensors
+            self._first |= {k: made[k][1].detach() for k in changed}
+        for k, first in self._first.items():
+            self._tensors[k][1].detach().copy_(first)
+
+    def _changed(self) -> set[int]:
+        return {k for k, (_, tensor) in enumerate(self._tensors) if checksum(tensor) != self._sums[k]}
 
     def changed_tensors(self) -> list[str]:
         """Names of frozen parameters and tensors in attributes that were changed in place since the snapshot."""
-        return list(dict.fromkeys(name for name, tensor, version in self._tensors if tensor._version != version))
+        return list(dict.fromkeys(self._tensors[k][0] for k in sorted(self._first.keys() | self._changed())))
 
 
 def resettable(part: Any) -> bool:

@@ -49,7 +49,7 @@ _NOTES: dict[Verdict, dict[str, str]] = {
         },
     },
     "refused": {
-        "backward": "gradients are taken by torch.autograd.grad; change the loss in training_step",
+        "backward": "a gradient may be a replay, without `backward`; change the loss in training_step",
         "on_before_backward": "change the loss in training_step, or the gradients in on_after_backward",
         "on_before_zero_grad": "use on_train_batch_start or on_train_batch_end",
         "optimizer_zero_grad": "no step sees another one's gradients; local.accumulate averages batches",

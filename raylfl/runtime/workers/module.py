@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -83,7 +83,7 @@ def innermost_step(steps: InnermostSteps, setup: WorkerSetup, recorder: Recorder
     None if the step cannot be translated (`raylfl.replay.innermost`) or logs values.
     """
     module, dtype = steps.module, next(steps.module.parameters()).dtype
-    log, attributes = TrainingLog(StepLog(), 1), Attributes(module)
+    log, attributes = TrainingLog(StepLog(), 1), Attributes(module, make=partial(make_module, setup.model, setup.seed))
     try:
         module.train()
         with private_randomness(keyed_int(setup.seed, "check")), recorder.into(log):

@@ -95,7 +95,10 @@ class Worker:
         self.whole = frozenset(kind for kind in ("test", "val", "train") if self.evaluator.whole(kind))
         self.training = Training(self.flat, self.recorder, setup.rule.clip_norm, setup.accumulate)
         self.rule = replace(setup.rule, clip_norm=None) if self.training.gradients.clips else setup.rule
-        self.attributes = Attributes(module, [partial(sharded.ranks.together, "restore")] if sharded else [])
+        if sharded is not None:
+            self.attributes = Attributes(module, [partial(sharded.ranks.together, "restore")])
+        else:
+            self.attributes = Attributes(module, make=partial(make_module, setup.model, setup.seed))
         self.initial = self._initial()
         self._initial_buffers = self.initial.buffers.to(self.device)
         images_last = self.layout != "contiguous"  # faster for any layout of the weights
