@@ -36,9 +36,6 @@ class DSGD(GraphAlgorithm):
 
     biased_by_rows: ClassVar[bool] = True
 
-    def init_nodes(self, x: Tensor, count: int) -> State:
-        return {"x": x.repeat(count, 1)}
-
     @property
     def exchanges_first(self) -> bool:
         return self.order == "cta"
@@ -70,9 +67,7 @@ class DSGDm(GraphAlgorithm):
 
     own_step: ClassVar[bool] = True
     biased_by_rows: ClassVar[bool] = True
-
-    def init_nodes(self, x: Tensor, count: int) -> State:
-        return {"x": x.repeat(count, 1), "m": x.new_zeros(count, x.numel())}
+    zeros: ClassVar[tuple[str, ...]] = ("m",)
 
     def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
         m = (self.beta * carry["m"]).add_(weight_gradients(g, carry))
@@ -80,9 +75,6 @@ class DSGDm(GraphAlgorithm):
 
     def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
         return {"x": x, "m": carry["m"]}, {}
-
-    def messages(self, rows: State, before: State) -> State:
-        return {"x": rows["x"]}
 
     def combine(self, rows: State, before: State, mixed: State) -> State:
         return {**mixed, "m": rows["m"]}

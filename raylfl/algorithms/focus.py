@@ -24,10 +24,10 @@ import torch
 from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
+from raylfl.algorithms.graph import relative_weights, tracking
 from raylfl.core.algorithm import Info, ServerState, State, Work
 from raylfl.core.chunked_matrix import elementwise
 from raylfl.core.population import Population, Round
-from raylfl.core.reduce import column
 from raylfl.core.summing import Coefficients, Summing
 
 
@@ -48,17 +48,12 @@ class Focus(Summing):
         return {"g_prev": x.new_zeros(count, x.numel())}
 
     def start(self, broadcast: State, client_state: State, work: Work) -> State:
-        carry = {"y": torch.zeros_like(client_state["g_prev"]), "g_prev": client_state["g_prev"]}
-        if (work.relative_weight != 1.0).any():
-            carry["scale"] = column(work.relative_weight, client_state["g_prev"])
-        return carry
+        g_prev = client_state["g_prev"]
+        return {"y": torch.zeros_like(g_prev), "g_prev": g_prev} | relative_weights(work, g_prev)
 
     def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
-        # Alg. 1, line 9 prints x_{k,i}; x_{t,i} is meant.
-        if "scale" in carry:
-            g = g * carry["scale"]
-        y = carry["y"].add_(g).sub_(carry["g_prev"])
-        return y, {**carry, "y": y, "g_prev": g}
+        carry = tracking(g, carry)  # Alg. 1, line 9 prints x_{k,i}; x_{t,i} is meant.
+        return carry["y"], carry
 
     def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
         return {"y": carry["y"]}, {"g_prev": carry["g_prev"]}

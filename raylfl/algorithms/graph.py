@@ -16,7 +16,6 @@ The nodes are divided into blocks. Under Ray the rows of a block are on one work
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
@@ -33,7 +32,6 @@ NODE = "node_"  # prefix of the names of the nodes' rows in the server state
 SPECTRUM = 64  # largest number of working nodes for which the spectral gap of a round is measured
 
 
-@dataclass
 class GraphAlgorithm(Algorithm):
     """A method without a server: each node keeps a model and mixes it with the models of its neighbours."""
 
@@ -46,22 +44,27 @@ class GraphAlgorithm(Algorithm):
     """Whether row-stochastic matrices are accepted in place of doubly stochastic ones; they change the objective."""
     tracked: ClassVar[str | None] = None
     """The name of the row that tracks the mean gradient over all nodes (metric `algo/tracking_error`); None: none."""
+    lazy: bool = False
+    """Whether messages are mixed by (I + W)/2 instead of W; an option of some methods."""
+    zeros: ClassVar[tuple[str, ...]] = ()
+    """Names of a node's rows [d] besides x that are 0 before round 0."""
     changed_in_steps: ClassVar[tuple[str, ...]] = ()
     """Names of the rows that local steps change in place; `start` copies these rows."""
 
-    @abstractmethod
     def init_nodes(self, x: Tensor, count: int) -> State:
         """The rows of all N = count nodes before round 0, by name: x [N, d], and the method's other rows [N, ...].
 
-        x: the initial model [d].
+        x: the initial model [d]. Default: x at every node, and the rows `zeros`.
         """
+        return {"x": x.repeat(count, 1), **{name: x.new_zeros(count, x.numel()) for name in self.zeros}}
 
-    @abstractmethod
     def messages(self, rows: State, before: State) -> State:
         """The messages of the C working nodes to their neighbours, [C, ...] each; a function of each node's own rows.
 
-        rows: the nodes' rows after the local steps; before: their rows at the start of the round.
+        rows: the nodes' rows after the local steps; before: their rows at the start of the round. Default: the x after
+        the local steps.
         """
+        return {"x": rows["x"]}
 
     @abstractmethod
     def combine(self, rows: State, before: State, mixed: State) -> State:
@@ -72,11 +75,11 @@ class GraphAlgorithm(Algorithm):
         """
 
     def matrix(self, message: str, parts: Sequence[MixingRows]) -> MixingRows:
-        """The matrix that mixes the message of this name: one of `parts`, or derived from one; default: the first.
+        """The matrix that mixes the message of this name; default: the first of `parts`, W, or (I + W)/2 if `lazy`.
 
         parts: the matrices of the method's family, restricted to the matrix rows of some nodes.
         """
-        return parts[0]
+        return parts[0].lazy() if self.lazy else parts[0]
 
     @property
     def exchanges_first(self) -> bool:
@@ -105,9 +108,7 @@ class GraphAlgorithm(Algorithm):
     def start(self, broadcast: State, client_state: State, work: Work) -> State:
         copied = self.changed_in_steps
         carry = {k: rows.clone() if k in copied else rows for k, rows in client_state.items() if k != "x"}
-        if (work.relative_weight != 1.0).any():
-            carry["scale"] = column(work.relative_weight, client_state["x"])
-        return carry
+        return carry | relative_weights(work, client_state["x"])
 
     def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
         return weight_gradients(g, carry), carry
@@ -139,10 +140,8 @@ class Tracking(GraphAlgorithm):
 
     own_step: ClassVar[bool] = True
     tracked: ClassVar[str | None] = "y"
+    zeros: ClassVar[tuple[str, ...]] = ("y", "g_prev")
     changed_in_steps: ClassVar[tuple[str, ...]] = ("y",)
-
-    def init_nodes(self, x: Tensor, count: int) -> State:
-        return {"x": x.repeat(count, 1), **tracking_rows(x, count)}
 
     def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
         carry = tracking(g, carry)
@@ -152,10 +151,12 @@ class Tracking(GraphAlgorithm):
         return {"x": x, "y": carry["y"], "g_prev": carry["g_prev"]}, {}
 
 
-def tracking_rows(x: Tensor, count: int) -> State:
-    """The rows y and g_prev of N = count nodes before round 0, zeros [N, d]; x is a model [d]."""
-    zeros = x.new_zeros(count, x.numel())
-    return {"y": zeros, "g_prev": zeros.clone()}
+def relative_weights(work: Work, like: Tensor) -> State:
+    """The factors N w_i of the gradients, as the column `scale` of the carry; nothing for uniform weights.
+
+    like: a tensor with the dtype and device of the column.
+    """
+    return {"scale": column(work.relative_weight, like)} if (work.relative_weight != 1.0).any() else {}
 
 
 def tracking(g: Tensor, carry: State) -> State:
@@ -168,10 +169,7 @@ def tracking(g: Tensor, carry: State) -> State:
 
 
 def weight_gradients(g: Tensor, carry: State) -> Tensor:
-    """The gradients g [C, d] times N w_i, for N clients with importance weights w_i; g itself for uniform weights.
-
-    The factors N w_i are carry["scale"].
-    """
+    """The gradients g [C, d] times N w_i, for N clients with importance weights w_i (`relative_weights`)."""
     return g * carry["scale"] if "scale" in carry else g
 
 

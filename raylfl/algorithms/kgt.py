@@ -30,9 +30,7 @@ class KGT(GraphAlgorithm):
     gamma: Annotated[float, Gt(0), Doc("the length of the exchanged step, the paper's eta_s")] = 1.0
 
     own_step: ClassVar[bool] = True
-
-    def init_nodes(self, x: Tensor, count: int) -> State:
-        return {"x": x.repeat(count, 1), "c": x.new_zeros(count, x.numel())}
+    zeros: ClassVar[tuple[str, ...]] = ("c",)
 
     def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
         return weight_gradients(g, carry).add_(carry["c"]), carry

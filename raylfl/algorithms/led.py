@@ -12,7 +12,6 @@ Assumes  mixing matrix W symmetric and doubly stochastic; the same K at every cl
     always   sum_i e_i = 0. LED with K = 1 is `nids`; LED on the complete graph without `lazy` is `scaffnew`.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -23,7 +22,6 @@ from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.graph import GraphAlgorithm, weight_gradients
 from raylfl.components.options import Doc, Gt, Le
 from raylfl.core.algorithm import State, Work
-from raylfl.core.mixing_rows import MixingRows
 
 
 @dataclass
@@ -34,14 +32,12 @@ class LocalDual(GraphAlgorithm):
 
     own_step: ClassVar[bool] = True
     assumes_equal_steps: ClassVar[bool] = True
+    zeros: ClassVar[tuple[str, ...]] = ("e",)
 
     @property
     def share(self) -> float | None:
         """The share of the dual variable e that a local step subtracts; None: 1/K for K local steps."""
         return None
-
-    def init_nodes(self, x: Tensor, count: int) -> State:
-        return {"x": x.repeat(count, 1), "e": x.new_zeros(count, x.numel())}
 
     def start(self, broadcast: State, client_state: State, work: Work) -> State:
         carry, e = super().start(broadcast, client_state, work), client_state["e"]
@@ -49,12 +45,6 @@ class LocalDual(GraphAlgorithm):
 
     def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
         return weight_gradients(g, carry).add_(carry["pull"]), carry
-
-    def messages(self, rows: State, before: State) -> State:
-        return {"x": rows["x"]}
-
-    def matrix(self, message: str, parts: Sequence[MixingRows]) -> MixingRows:
-        return parts[0].lazy() if self.lazy else parts[0]
 
     def combine(self, rows: State, before: State, mixed: State) -> State:
         return {"x": mixed["x"], "e": (before["e"] + rows["x"]).sub_(mixed["x"])}

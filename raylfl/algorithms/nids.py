@@ -13,7 +13,6 @@ Assumes  mixing matrix W symmetric and doubly stochastic; one local step per rou
     always   sum_i e_i = 0. With `lazy` the sequence is that of `exact_diffusion`.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -22,7 +21,6 @@ from torch import Tensor
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.core.algorithm import State
-from raylfl.core.mixing_rows import MixingRows
 
 
 @ALGORITHMS.register("nids", paper="Li et al. 2019")
@@ -34,15 +32,10 @@ class NIDS(GraphAlgorithm):
 
     own_step: ClassVar[bool] = True
     one_step: ClassVar[bool] = True
-
-    def init_nodes(self, x: Tensor, count: int) -> State:
-        return {"x": x.repeat(count, 1), "e": x.new_zeros(count, x.numel())}
+    zeros: ClassVar[tuple[str, ...]] = ("e",)
 
     def messages(self, rows: State, before: State) -> State:
         return {"v": rows["x"] - before["e"]}
-
-    def matrix(self, message: str, parts: Sequence[MixingRows]) -> MixingRows:
-        return parts[0].lazy() if self.lazy else parts[0]
 
     def combine(self, rows: State, before: State, mixed: State) -> State:
         return {"x": mixed["v"], "e": before["e"] + (rows["x"] - before["e"]) - mixed["v"]}
@@ -65,6 +58,7 @@ class ExactDiffusion(GraphAlgorithm):
         always   sum_i (x_i - psi_i) = 0, also if only some nodes work in a round
     """
 
+    lazy = True
     own_step: ClassVar[bool] = True
     one_step: ClassVar[bool] = True
 
@@ -73,9 +67,6 @@ class ExactDiffusion(GraphAlgorithm):
 
     def messages(self, rows: State, before: State) -> State:
         return {"x": rows["x"] + before["x"] - before["psi"]}
-
-    def matrix(self, message: str, parts: Sequence[MixingRows]) -> MixingRows:
-        return parts[0].lazy()
 
     def combine(self, rows: State, before: State, mixed: State) -> State:
         return {**mixed, "psi": rows["x"]}
@@ -101,9 +92,7 @@ class Extra(GraphAlgorithm):
 
     own_step: ClassVar[bool] = True
     one_step: ClassVar[bool] = True
-
-    def init_nodes(self, x: Tensor, count: int) -> State:
-        return {"x": x.repeat(count, 1), "s": x.new_zeros(count, x.numel())}
+    zeros: ClassVar[tuple[str, ...]] = ("s",)
 
     def messages(self, rows: State, before: State) -> State:
         return {"x": before["x"]}

@@ -88,9 +88,7 @@ class Scaffold(Summing):
         return {"x": x.clone(), "c": x.clone() if self.variates == "model" else torch.zeros_like(x)}
 
     def init_clients(self, x: Tensor, count: int) -> State:
-        if self.variates == "model":
-            return {"variate": x.repeat(count, 1)}
-        return {"variate": x.new_zeros(count, x.numel())}
+        return {"variate": x.repeat(count, 1) if self.variates == "model" else x.new_zeros(count, x.numel())}
 
     def broadcast(self, server: ServerState) -> State:
         return {"x": server["x"], "c": server["c"]}

@@ -18,7 +18,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.algorithms.graph import GraphAlgorithm, tracking, tracking_rows, weight_gradients
+from raylfl.algorithms.graph import GraphAlgorithm, tracking, weight_gradients
 from raylfl.core.algorithm import State, Work
 from raylfl.core.mixing import Family
 
@@ -32,7 +32,8 @@ class SGP(GraphAlgorithm):
     family: ClassVar[Family] = "column"
 
     def init_nodes(self, x: Tensor, count: int) -> State:
-        return {"x": x.repeat(count, 1), "w": x.new_ones(count, 1)}
+        rows = super().init_nodes(x, count)
+        return {"x": rows["x"], "w": x.new_ones(count, 1), **rows}
 
     def parameters(self, rows: State) -> Tensor:
         return rows["x"] / rows["w"]
@@ -72,10 +73,8 @@ class PushDIGing(SGP):
 
     one_step: ClassVar[bool] = True
     tracked: ClassVar[str | None] = "y"
+    zeros: ClassVar[tuple[str, ...]] = ("y", "g_prev")
     changed_in_steps: ClassVar[tuple[str, ...]] = ("y",)
-
-    def init_nodes(self, x: Tensor, count: int) -> State:
-        return {**super().init_nodes(x, count), **tracking_rows(x, count)}
 
     def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
         carry = tracking(g, carry)
