@@ -11,6 +11,7 @@ import pickle
 import struct
 import tarfile
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar
 
@@ -21,66 +22,102 @@ from torch import Tensor
 
 from raylfl.data import DATA
 from raylfl.data.base import data_missing, data_root, fetch
-from raylfl.data.image import ImageData, normalised
+from raylfl.data.image import Channels, ImageData, ImageTransform, normalised
 from raylfl.errors import DataMissing, headline
 
-HALVES = (("train-images-idx3-ubyte", "train-labels-idx1-ubyte"), ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"))
+IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 ARCHIVES = "https://www.cs.toronto.edu/~kriz"
+Half = tuple[Tensor, Tensor]  # images [n, C, H, W], labels int64 [n]
 
 
-class IdxImages(ImageData):
-    """Grey images of ten classes from four idx files in `<root>/<folder>/raw`, as torchvision stores them.
+class PublicImages(ImageData):
+    """The images of a public data set, from files in `<root>/<folder>`.
 
-    url: the folder with the files, gzipped. md5: of the four gzipped files, in the order of `HALVES`.
+    Options of several data sets:
+    root: the folder that contains MNIST/raw, FashionMNIST/raw, cifar-10-batches-py or cifar-100-python; null:
+    RAYLFL_DATA or ~/.cache/raylfl.
+    download: fetch missing files.
+    augment: random crops (padding 4) and mirroring of training batches.
+    mean, std: pixels 0..1 become (x - mean)/std.
     """
 
     name: ClassVar[str]
     folder: ClassVar[str]
+    files: ClassVar[Iterable[str]]
+    forms: ClassVar[str] = ""  # of the files, for messages
+
+    def load(self, root: str | None, download: bool, classes: int, transform: ImageTransform) -> None:
+        """Reads training and test images. Raises DataMissing if files are missing or damaged."""
+        self.place = data_root(root) / self.folder
+        problem = self._problem()
+        if problem and download:
+            try:
+                self._download()
+            except (OSError, tarfile.TarError) as error:
+                reason = f"the download into {self.place} failed ({headline(error)}), and {problem}"
+                raise self._missing(reason) from error
+            problem = self._problem()
+        if problem:
+            raise self._missing(problem)
+        train, test = self._read()
+        self.hold(train, test, classes, transform)
+
+    def _problem(self) -> str:
+        """What is wrong with the files before they are read; "" if nothing is."""
+        raise NotImplementedError
+
+    def _download(self) -> None:
+        raise NotImplementedError
+
+    def _read(self) -> tuple[Half, Half]:
+        raise NotImplementedError
+
+    def _missing(self, problem: str) -> DataMissing:
+        expected = f"{', '.join(self.files)}{self.forms} in {self.place}"
+        return data_missing(self.name, problem, expected, above=self.folder, download=True)
+
+
+class IdxImages(PublicImages):
+    """Grey images of ten classes from four idx files, plain or gzipped, as torchvision stores them.
+
+    url: the folder with the files, gzipped. md5: of the four gzipped files, in the order of `IDX`.
+    """
+
+    files, forms = IDX, ", plain or .gz,"
     url: ClassVar[str]
     md5: ClassVar[tuple[str, str, str, str]]
 
-    def load(self, root: str | None, download: bool, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
-        """Reads training and test images. Raises DataMissing if files are missing, truncated or not in idx format."""
-        transform = normalised(mean, std, channels=1)
-        self.raw = data_root(root) / self.folder / "raw"
-        if download and not all(self._path(file) for half in HALVES for file in half):
-            self._download()
-        train, test = (self._half(*half) for half in HALVES)
-        self.hold(train, test, 10, transform)
-
-    def _half(self, images_file: str, labels_file: str) -> tuple[Tensor, Tensor]:
-        images, labels = self._read(images_file, 3), self._read(labels_file, 1)
-        if len(images) != len(labels) or not len(labels) or labels.max() > 9:
-            raise self._missing(f"{self.raw / labels_file} does not have a label 0..9 for every image")
-        return torch.from_numpy(images)[:, None], torch.from_numpy(labels.astype(np.int64))
-
-    def _read(self, file: str, dims: int) -> npt.NDArray[np.uint8]:
-        path = self._path(file)
-        if path is None:
-            raise self._missing(f"{self.raw / file} is missing")
-        try:
-            values = read_idx(path)
-        except (ValueError, struct.error, EOFError, OSError, zlib.error) as error:
-            raise self._missing(f"{path} is damaged ({error}); remove it") from error
-        if values.ndim != dims:
-            raise self._missing(f"{path} is damaged ({values.ndim} dimensions instead of {dims}); remove it")
-        return values
-
     def _path(self, file: str) -> Path | None:
-        options = (self.raw / file, self.raw / f"{file}.gz")
+        options = (self.place / file, self.place / f"{file}.gz")
         return next((path for path in options if path.is_file()), None)
 
-    def _download(self) -> None:
-        self.raw.mkdir(parents=True, exist_ok=True)
-        try:
-            for file, md5 in zip((file for half in HALVES for file in half), self.md5, strict=True):
-                (self.raw / f"{file}.gz").write_bytes(fetch(f"{self.url}/{file}.gz", md5))
-        except OSError as error:
-            raise self._missing(f"the download into {self.raw} failed ({headline(error)})") from error
+    def _problem(self) -> str:
+        return next((f"{self.place / file} is missing" for file in IDX if self._path(file) is None), "")
 
-    def _missing(self, problem: str) -> DataMissing:
-        expected = f"{', '.join(file for half in HALVES for file in half)}, plain or .gz, in {self.raw}"
-        return data_missing(self.name, problem, expected, above=f"{self.folder}/raw", download=True)
+    def _download(self) -> None:
+        self.place.mkdir(parents=True, exist_ok=True)
+        for file, md5 in zip(IDX, self.md5, strict=True):
+            (self.place / f"{file}.gz").write_bytes(fetch(f"{self.url}/{file}.gz", md5))
+
+    def _read(self) -> tuple[Half, Half]:
+        return self._half(*IDX[:2]), self._half(*IDX[2:])
+
+    def _half(self, images_file: str, labels_file: str) -> Half:
+        images, labels = self._array(images_file, 3), self._array(labels_file, 1)
+        if len(images) != len(labels) or not len(labels) or labels.max() > 9:
+            raise self._missing(f"{self.place / labels_file} does not have a label 0..9 for every image")
+        return torch.from_numpy(images)[:, None], torch.from_numpy(labels.astype(np.int64))
+
+    def _array(self, file: str, dims: int) -> npt.NDArray[np.uint8]:
+        path = self._path(file)
+        assert path is not None
+        try:
+            values = read_idx(path)
+            if values.ndim != dims:
+                raise ValueError(f"{values.ndim} dimensions instead of {dims}")
+        except (ValueError, struct.error, EOFError, OSError, zlib.error) as error:
+            raise self._missing(f"{path} is damaged ({error}); remove it") from error
+        return values
 
 
 def read_idx(path: Path) -> npt.NDArray[np.uint8]:
@@ -104,14 +141,9 @@ def read_idx(path: Path) -> npt.NDArray[np.uint8]:
 
 @DATA.register("mnist", paper="LeCun 1998")
 class Mnist(IdxImages):
-    """Handwritten digits: 60,000 + 10,000 images of 28x28 grey pixels, 10 classes.
+    """Handwritten digits: 60,000 + 10,000 images of 28x28 grey pixels, 10 classes."""
 
-    root: the folder that contains MNIST/raw; null: RAYLFL_DATA or ~/.cache/raylfl.
-    download: fetch missing files.
-    mean, std: pixels 0..1 become (x - mean)/std.
-    """
-
-    name, folder, url = "mnist", "MNIST", "https://ossci-datasets.s3.amazonaws.com/mnist"
+    name, folder, url = "mnist", "MNIST/raw", "https://ossci-datasets.s3.amazonaws.com/mnist"
     md5 = (
         "f68b3c2dcbeaaa9fbdd348bbdeb94873",
         "d53e105ee54ea40749a09fcbcd1e9432",
@@ -120,25 +152,16 @@ class Mnist(IdxImages):
     )
 
     def __init__(
-        self,
-        root: str | None = None,
-        download: bool = False,
-        mean: tuple[float, ...] = (0.1307,),
-        std: tuple[float, ...] = (0.3081,),
+        self, root: str | None = None, download: bool = False, mean: Channels = (0.1307,), std: Channels = (0.3081,)
     ):
-        self.load(root, download, mean, std)
+        self.load(root, download, 10, normalised(mean, std, channels=1))
 
 
 @DATA.register("fashion_mnist", paper="Xiao 2017")
 class FashionMnist(IdxImages):
-    """Images of clothes: 60,000 + 10,000 images of 28x28 grey pixels, 10 classes.
+    """Images of clothes: 60,000 + 10,000 images of 28x28 grey pixels, 10 classes."""
 
-    root: the folder that contains FashionMNIST/raw; null: RAYLFL_DATA or ~/.cache/raylfl.
-    download: fetch missing files.
-    mean, std: pixels 0..1 become (x - mean)/std.
-    """
-
-    name, folder = "fashion_mnist", "FashionMNIST"
+    name, folder = "fashion_mnist", "FashionMNIST/raw"
     url = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
     md5 = (
         "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
@@ -148,83 +171,50 @@ class FashionMnist(IdxImages):
     )
 
     def __init__(
-        self,
-        root: str | None = None,
-        download: bool = False,
-        mean: tuple[float, ...] = (0.2860,),
-        std: tuple[float, ...] = (0.3530,),
+        self, root: str | None = None, download: bool = False, mean: Channels = (0.2860,), std: Channels = (0.3530,)
     ):
-        self.load(root, download, mean, std)
+        self.load(root, download, 10, normalised(mean, std, channels=1))
 
 
-class CifarImages(ImageData):
-    """32x32 colour images, read from the pickled batches of the unpacked archive in the data folder.
+class CifarImages(PublicImages):
+    """32x32 colour images, read from the pickled batches of the unpacked archive.
 
-    archive: the archive's name and MD5. folder: in the archive. files: name -> MD5, the test set last. labels: the key
-    of the labels in a file.
+    archive: the archive's name and MD5. files: name -> MD5, the test set last. labels: the key of the labels in a file.
     """
 
-    name: ClassVar[str]
     archive: ClassVar[tuple[str, str]]
-    folder: ClassVar[str]
     files: ClassVar[dict[str, str]]
     labels: ClassVar[str]
 
-    def load(
-        self,
-        classes: int,
-        root: str | None,
-        download: bool,
-        augment: bool,
-        mean: tuple[float, ...],
-        std: tuple[float, ...],
-    ) -> None:
-        """Reads training and test images. Raises DataMissing if files are missing or their MD5 differs."""
-        transform = normalised(mean, std, channels=3, augment=augment)
-        top = data_root(root)
-        problem = self._problem(top)
-        if problem and download:
-            file, md5 = self.archive
-            try:
-                with tarfile.open(fileobj=io.BytesIO(fetch(f"{ARCHIVES}/{file}", md5))) as archive:
-                    archive.extractall(top, filter="data")
-            except (OSError, tarfile.TarError) as error:
-                raise self._missing(
-                    top, f"the download into {top} failed ({headline(error)}), and {problem}"
-                ) from error
-            problem = self._problem(top)
-        if problem:
-            raise self._missing(top, problem)
-        *train, test = (self._batch(top / self.folder / file) for file in self.files)
-        images, labels = zip(*train, strict=True)
-        self.hold((torch.cat(images), torch.cat(labels)), test, classes, transform)
-
-    def _batch(self, path: Path) -> tuple[Tensor, Tensor]:
-        content = pickle.loads(path.read_bytes(), encoding="latin1")
-        images = torch.from_numpy(content["data"]).reshape(-1, 3, 32, 32)
-        return images, torch.tensor(content[self.labels], dtype=torch.int64)
-
-    def _problem(self, top: Path) -> str:
-        """What is wrong with the files; "" if nothing is."""
+    def _problem(self) -> str:
         for file, md5 in self.files.items():
-            path = top / self.folder / file
+            path = self.place / file
             if not path.is_file():
                 return f"{path} is missing"
             if hashlib.md5(path.read_bytes()).hexdigest() != md5:
                 return f"{path} is damaged (its MD5 is not {md5})"
         return ""
 
-    def _missing(self, top: Path, problem: str) -> DataMissing:
-        expected = f"{', '.join(self.files)} in {top / self.folder}"
-        return data_missing(self.name, problem, expected, above=self.folder, download=True)
+    def _download(self) -> None:
+        file, md5 = self.archive
+        with tarfile.open(fileobj=io.BytesIO(fetch(f"{ARCHIVES}/{file}", md5))) as archive:
+            archive.extractall(self.place.parent, filter="data")
+
+    def _read(self) -> tuple[Half, Half]:
+        *train, test = map(self._batch, self.files)
+        images, labels = zip(*train, strict=True)
+        return (torch.cat(images), torch.cat(labels)), test
+
+    def _batch(self, file: str) -> Half:
+        content = pickle.loads((self.place / file).read_bytes(), encoding="latin1")
+        images = torch.from_numpy(content["data"]).reshape(-1, 3, 32, 32)
+        return images, torch.tensor(content[self.labels], dtype=torch.int64)
 
 
 @DATA.register("cifar10", paper="Krizhevsky 2009")
 class Cifar10(CifarImages):
     """Photographs of objects: 50,000 + 10,000 colour images of 32x32 pixels, 10 classes.
 
-    root: the folder that contains cifar-10-batches-py; null: RAYLFL_DATA or ~/.cache/raylfl.
-    download: fetch missing files.
     augment: random crops (padding 4) and mirroring of training batches, as in FOCUS, SFL and FedAWARE.
     mean, std: pixels 0..1 become (x - mean)/std. The defaults are the statistics of the data, as in SFL; FOCUS and
     FedAWARE use std 0.2023, 0.1994, 0.2010.
@@ -246,21 +236,15 @@ class Cifar10(CifarImages):
         root: str | None = None,
         download: bool = False,
         augment: bool = False,
-        mean: tuple[float, ...] = (0.4914, 0.4822, 0.4465),
-        std: tuple[float, ...] = (0.2470, 0.2435, 0.2616),
+        mean: Channels = (0.4914, 0.4822, 0.4465),
+        std: Channels = (0.2470, 0.2435, 0.2616),
     ):
-        self.load(10, root, download, augment, mean, std)
+        self.load(root, download, 10, normalised(mean, std, 3, augment))
 
 
 @DATA.register("cifar100", paper="Krizhevsky 2009")
 class Cifar100(CifarImages):
-    """Photographs of objects: 50,000 + 10,000 colour images of 32x32 pixels, 100 classes.
-
-    root: the folder that contains cifar-100-python; null: RAYLFL_DATA or ~/.cache/raylfl.
-    download: fetch missing files.
-    augment: random crops (padding 4) and mirroring of training batches.
-    mean, std: pixels 0..1 become (x - mean)/std.
-    """
+    """Photographs of objects: 50,000 + 10,000 colour images of 32x32 pixels, 100 classes."""
 
     name, folder, labels = "cifar100", "cifar-100-python", "fine_labels"
     archive = "cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85"
@@ -274,7 +258,7 @@ class Cifar100(CifarImages):
         root: str | None = None,
         download: bool = False,
         augment: bool = False,
-        mean: tuple[float, ...] = (0.5071, 0.4865, 0.4409),
-        std: tuple[float, ...] = (0.2673, 0.2564, 0.2762),
+        mean: Channels = (0.5071, 0.4865, 0.4409),
+        std: Channels = (0.2673, 0.2564, 0.2762),
     ):
-        self.load(100, root, download, augment, mean, std)
+        self.load(root, download, 100, normalised(mean, std, 3, augment))

@@ -18,6 +18,8 @@ from raylfl.data.base import DataSource, data_path
 from raylfl.data.image import ImageTransform
 from raylfl.errors import DataMissing
 
+Scale = Annotated[float, Gt(0), Doc("x is divided by this number, such as 255 for pixels")]
+
 
 def mapped(path: Path) -> np.ndarray[Any, Any]:
     """The array of a .npy file, mapped into memory read-only. Raises DataMissing if it cannot be read."""
@@ -123,7 +125,7 @@ class Npy(DataSource):
     def __init__(
         self,
         path: str = "npy",
-        scale: Annotated[float, Gt(0), Doc("x is divided by this number, such as 255 for pixels")] = 1.0,
+        scale: Scale = 1.0,
         root: Annotated[str | None, Doc("the folder above `path`; null: RAYLFL_DATA or ~/.cache/raylfl")] = None,
     ):
         folder = data_path(path, root)

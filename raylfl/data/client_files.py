@@ -15,7 +15,7 @@ import numpy as np
 
 from raylfl.data import DATA
 from raylfl.data.base import DataSource
-from raylfl.data.by_index import ClientArrays, MappedArrays
+from raylfl.data.by_index import ClientArrays, MappedArrays, Scale
 from raylfl.data.image import ImageTransform
 from raylfl.errors import BadValue, DataMissing
 
@@ -32,14 +32,11 @@ class ClientFiles(DataSource):
     index: JSON files, one per machine, from `python -m raylfl.data.client_files FOLDER --node NAME`.
     path: the folder of the clients' folders, the same on every node.
     test: a folder with x.npy and y.npy for the test set, that all workers can read; null: no test set.
-    scale: x is divided by this number, such as 255 for pixels.
     """
 
-    def __init__(self, index: list[str], path: str, test: str | None = None, scale: float = 1.0):
+    def __init__(self, index: list[str], path: str, test: str | None = None, scale: Scale = 1.0):
         if not index:
             raise BadValue("index", got=index, need="one or more index files")
-        if not scale > 0:
-            raise BadValue("scale", got=scale, need="> 0")
         found = [read_index(Path(name).expanduser()) for name in index]
         first = found[0]
         if any((other["x"], other["y"]) != (first["x"], first["y"]) for other in found):

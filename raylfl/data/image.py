@@ -11,12 +11,13 @@ from torch import Tensor
 from raylfl.data.base import DataSource, tensors
 from raylfl.errors import BadValue
 
+Channels = tuple[float, ...]  # one number per channel, or one for all channels
+
 
 @dataclass(frozen=True)
 class ImageTransform:
     """The transform of a batch of pixels 0..scale [B, C, H, W] to model inputs: (x / scale - mean) / std.
 
-    mean, std: one number per channel, or one for all channels.
     size: images are resized to size x size (bilinear) before mean is subtracted; None: unchanged.
     augment: before mean is subtracted, each image is shifted by -4..4 pixels in both directions (filled with zeros) and
     mirrored with probability 1/2, drawn from torch's global generator. torchvision.transforms.v2 is not used, because
@@ -25,8 +26,8 @@ class ImageTransform:
     Floating-point inputs keep their dtype; integers become torch's default dtype.
     """
 
-    mean: tuple[float, ...] = (0.0,)
-    std: tuple[float, ...] = (1.0,)
+    mean: Channels = (0.0,)
+    std: Channels = (1.0,)
     scale: float = 255.0
     size: int | None = None
     augment: bool = False

@@ -67,14 +67,15 @@ class ImageFolder(ImageData):
         if size is not None and not 1 <= size <= 4096:
             raise BadValue("size", got=size, need="1..4096 pixels, or null")
         if train == test:
-            raise BadValue(
-                "test", got=test, need="a folder other than train, or test scores would be scores on training images"
-            )
+            need = "a folder other than train, or test scores would be scores on training images"
+            raise BadValue("test", got=test, need=need)
         transform = normalised(mean, std, 1 if grey else 3, augment)
         source = data_path(path, root)
         require("PIL", what=f"data.name={self.name}")
+        usual = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "raylfl", "image_folder")
+        folder = Path(usual if cache is None else cache).expanduser()
         try:
-            halves, self.classes, self.notes = arrays(source, (train, test), size, grey, _cache_folder(cache))
+            halves, self.classes, self.notes = arrays(source, (train, test), size, grey, folder)
         except Unreadable as problem:
             expected = f"{train}/<class>/* and {test}/<class>/*, JPEG or PNG, in the folder or tar file {source}"
             raise data_missing(self.name, str(problem), expected, above=path, download=False) from problem
@@ -269,12 +270,6 @@ def pixels(content: bytes, name: str, size: int | None, grey: bool) -> np.ndarra
         image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)
     values = np.array(image, dtype=np.uint8)
     return values[None] if grey else np.ascontiguousarray(values.transpose(2, 0, 1))
-
-
-def _cache_folder(cache: str | None) -> Path:
-    if cache is not None:
-        return Path(cache).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "raylfl" / "image_folder"
 
 
 @DATA.register("cinic10", paper="Darlow 2018")
