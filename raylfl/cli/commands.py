@@ -220,10 +220,11 @@ def partition(args: argparse.Namespace) -> None:
     require(*REPORT, what="the figure of raylfl partition")
     from raylfl.experiment.assemble import make_split
     from raylfl.experiment.data_source import load_data
-    from raylfl.heterogeneity.partition.given import save
+    from raylfl.heterogeneity.partition.given import as_text
     from raylfl.heterogeneity.partition.stats import class_counts, summary, table
     from raylfl.python.console import rows_table, say
     from raylfl.report.partition_plot import figure
+    from raylfl.runtime.records.files import atomic_write
 
     source = load_data(config)
     split, samples = make_split(config, source), source.samples
@@ -238,7 +239,7 @@ def partition(args: argparse.Namespace) -> None:
         say(f"{split.dropped} samples belong to no client: this partition drops a remainder")
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
-    save(out / "partition.json", split.clients)
+    atomic_write(out / "partition.json", as_text(split.clients))
     say(f"written  {out / 'partition.json'}")
     if samples.labels is not None:
         title = f"{config.resolved['partition']['name']}, {len(split.clients)} clients"

@@ -38,7 +38,7 @@ Weights = Literal["auto", "metropolis", "max_degree", "lazy", "row_stochastic", 
 Family = Literal["doubly", "column", "pair"]
 DOUBLY: tuple[Weights, ...] = ("metropolis", "max_degree", "lazy")
 DENSE = 32  # mean number of edges into a node above which rows are mixed by matrix-vector products
-KEPT = 8  # matrices and messages that `Edges` keeps
+KEPT = 8  # matrices, messages and lines of the record that `Edges` keeps
 
 
 @dataclass(frozen=True)

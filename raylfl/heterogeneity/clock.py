@@ -36,7 +36,7 @@ class Clock(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         key = "seconds_per_step"
-        self._seconds = PerClient.parse(self.seconds_per_step, key, _SECONDS, purpose=f"system/{key}")
+        self._seconds = PerClient(self.seconds_per_step, key, _SECONDS, purpose=f"system/{key}")
 
     def check(self, world: RunContext) -> None:
         """Checks the options against the number of clients N; raises BadValue."""

@@ -56,25 +56,18 @@ def make_row(
 
     All lists have one entry for each sampled client. p, q: None to omit them from the row.
     """
-    row: Row = {
-        "round": int(round_),
-        "cohort": np.asarray(cohort, dtype=np.int64).tolist(),
-        "draws": np.asarray(draws, dtype=np.int64).tolist(),
-        "received": np.asarray(received, dtype=np.bool_).tolist(),
-        "steps": np.asarray(steps, dtype=np.int64).tolist(),
-    }
-    for key, values in (("p", p), ("q", q)):
-        if values is not None:
-            row[key] = np.asarray(values, dtype=np.float64).tolist()
+    lists = {"cohort": cohort, "draws": draws, "received": received, "steps": steps, "p": p, "q": q}
+    dtypes: dict[str, type] = {"received": np.bool_, "p": np.float64, "q": np.float64}
+    given = {key: np.asarray(x, dtypes.get(key, np.int64)).tolist() for key, x in lists.items() if x is not None}
+    row: Row = {"round": int(round_), **given}
     problem = row_problem(row)
     assert problem is None, problem
     return row
 
 
 def encode_row(row: Row) -> str:
-    """A row as a line of JSON with its newline; the keys of the format come first, then other keys."""
-    keys = [key for key in ("round", *_ALIGNED, *_PROBABILITIES) if key in row]
-    return json.dumps({key: row[key] for key in keys} | row, allow_nan=False) + "\n"
+    """A row as a line of JSON with its newline."""
+    return json.dumps(row, allow_nan=False) + "\n"
 
 
 def write_trace(path: Path, rows: Iterable[Row]) -> None:
@@ -123,9 +116,7 @@ def row_problem(row: Row) -> str | None:
         if key in row and not (isinstance(row[key], list) and all(x in PROBABILITY for x in row[key])):
             return f"{key} is not a list of probabilities"
         if key in row and len(row[key]) != len(row["cohort"]):
-            return (
-                f"{key} has {len(row[key])} entries, not one per sampled client (an earlier raylfl had all N clients)"
-            )
+            return f"{key} has {len(row[key])} entries, not one per sampled client"
     return None
 
 

@@ -104,7 +104,7 @@ class Form:
 
 
 def parse(spec: object, key: str, interval: Interval) -> Form:
-    """The form of a number, list or mapping, as in `PerClient.parse`."""
+    """The form of a number, list or mapping, as in `PerClient`."""
     if isinstance(spec, Mapping):
         forms = [name for name in spec if name in _FORMS]
         if len(forms) != 1 or len(spec) != 1:
@@ -121,7 +121,7 @@ def _value(spec: object, key: str, interval: Interval) -> Form:
         hint = "or a list, or a mapping, in quotes: '{uniform: [lo, hi]}'" if isinstance(spec, str) else ""
         raise BadValue(key, got=spec, need=interval.text, hint=hint)
     value = float(spec)  # type: ignore[arg-type]
-    return Form(lambda query: np.zeros(len(query.clients)) + value)
+    return Form(lambda query: np.full(len(query.clients), value))
 
 
 def _list(spec: object, key: str, interval: Interval) -> Form:
@@ -139,25 +139,22 @@ def _list(spec: object, key: str, interval: Interval) -> Form:
 
 
 def _linspace(spec: object, key: str, interval: Interval) -> Form:
-    low, high = _pair(spec, key)
+    low, high = _sequence(spec, key, "two numbers", 2)
     if low not in interval or high not in interval:
         raise BadValue(key, got=spec, need=f"[first, last], each {interval.text}")
     return Form(lambda query: low + (high - low) * query.place / max(query.size - 1, 1))
 
 
 def _uniform(spec: object, key: str, interval: Interval) -> Form:
-    low, high = _pair(spec, key)
+    low, high = _sequence(spec, key, "two numbers", 2)
     ends = [low] if interval.open_top and high is None else [low, high]
     if any(end not in interval for end in ends) or ends != sorted(ends):
         raise BadValue(key, got=spec, need=f"[lo, hi] with lo <= hi, each {interval.text}")
 
     def at(query: Query) -> Floats:
-        if high is None:
-            assert query.top is not None, "this option allows no open upper end"
-            top = np.maximum(query.top, low)
-        else:
-            top = np.full(len(query.clients), float(high))
-        u = query.uniform()
+        u, top = query.uniform(), query.top if high is None else float(high)
+        assert top is not None, "this option allows no open upper end"
+        top = np.maximum(top, low)
         if not interval.integer:
             return np.asarray(low + (top - low) * u)
         return np.asarray(np.minimum(low + np.floor(u * (top - low + 1)), top))
@@ -166,7 +163,7 @@ def _uniform(spec: object, key: str, interval: Interval) -> Form:
 
 
 def _lognormal(spec: object, key: str, interval: Interval) -> Form:
-    mean, sigma = _pair(spec, key)  # of the logarithm, as in numpy: the median is exp(mean)
+    mean, sigma = _sequence(spec, key, "two numbers", 2)  # of the logarithm, as in numpy: the median is exp(mean)
     finite = Interval("", -math.inf)
     if math.isfinite(interval.high):
         raise BadValue(key, got=spec, need=f"another form: values are {interval.text}", hint="lognormal has no bound")
@@ -184,7 +181,7 @@ def _lognormal(spec: object, key: str, interval: Interval) -> Form:
 
 def _parts(spec: object, key: str, interval: Interval, shuffled: bool) -> Form:
     """`ranges` (shuffled: members at random) and `groups` (consecutive members)."""
-    entries = [_mapping(part, f"{key}[{j}]") for j, part in enumerate(_sequence(spec, key, "a list of parts"))]
+    entries = _mappings(spec, key, "a list of parts")
     kinds = [{"fraction", "count"} & set(part) for part in entries]
     if not kinds or len(kinds[0]) != 1 or kinds != kinds[:1] * len(kinds):
         raise BadValue(key, got=spec, need="a list whose parts all have `fraction`, or all have `count`")
@@ -235,7 +232,7 @@ def _shuffle(seed: int, purpose: str, size: int) -> Ints:
 
 
 def _phases(spec: object, key: str, interval: Interval) -> Form:
-    entries = [_mapping(part, f"{key}[{j}]") for j, part in enumerate(_sequence(spec, key, "a list of phases"))]
+    entries = _mappings(spec, key, "a list of phases")
     until = [part.pop("until", None) for part in entries]
     inner = Interval("", 0.0, 1.0, open_low=True, open_high=True)
     rising = all(end in inner for end in until[:-1]) and all(np.diff(until[:-1]) > 0)
@@ -258,23 +255,17 @@ def _phases(spec: object, key: str, interval: Interval) -> Form:
     return Form(at, fit, varies=True)
 
 
-def _pair(spec: object, key: str) -> tuple[Any, ...]:
-    numbers = _sequence(spec, key, "two numbers")
-    if len(numbers) != 2:
-        raise BadValue(key, got=spec, need="two numbers")
-    return tuple(numbers)
-
-
-def _sequence(spec: object, key: str, need: str) -> Sequence[Any]:
-    if not isinstance(spec, Sequence) or isinstance(spec, str):
+def _sequence(spec: object, key: str, need: str, length: int | None = None) -> Sequence[Any]:
+    if not isinstance(spec, Sequence) or isinstance(spec, str) or length not in (None, len(spec)):
         raise BadValue(key, got=spec, need=need)
     return spec
 
 
-def _mapping(spec: object, key: str) -> dict[str, Any]:
-    if not isinstance(spec, Mapping):
-        raise BadValue(key, got=spec, need="a mapping, such as {fraction: 0.5, value: 3}")
-    return dict(spec)
+def _mappings(spec: object, key: str, need: str) -> list[dict[str, Any]]:
+    for j, part in enumerate(entries := _sequence(spec, key, need)):
+        if not isinstance(part, Mapping):
+            raise BadValue(f"{key}[{j}]", got=part, need="a mapping, such as {fraction: 0.5, value: 3}")
+    return [dict(part) for part in entries]
 
 
 _FORMS: dict[str, Callable[[object, str, Interval], Form]] = {
@@ -292,27 +283,17 @@ _FORMS: dict[str, Callable[[object, str, Interval], Form]] = {
 ValuePerClient = Annotated[Any, Kind("a value per client")]
 
 
-@dataclass(frozen=True)
 class PerClient:
-    """A parsed specification of one value per client; see the module's docstring for the grammar.
+    """One value per client, from a specification; see the module's docstring for the grammar."""
 
-    interval: the accepted values. purpose: a name for the option, part of the key of its random draws. dynamic: whether
-    random values are redrawn every round instead of once per run.
-    """
-
-    form: Form
-    interval: Interval
-    purpose: str
-    dynamic: bool = False
-
-    @staticmethod
-    def parse(spec: object, key: str, interval: Interval, *, purpose: str, dynamic: bool = False) -> PerClient:
+    def __init__(self, spec: object, key: str, interval: Interval, purpose: str, dynamic: bool = False):
         """Parses a specification and checks that the interval accepts its values.
 
-        spec: a number, list or mapping. key: the option's name, for messages. interval, purpose, dynamic: as in the
-        class. Raises BadValue that names the innermost key: `q.groups[1].uniform=[0.4, 1.2], but must be ...`.
+        spec: a number, list or mapping. key: the option's name, for messages. purpose: a name for the option, part of
+        the key of its random draws. dynamic: whether random values are redrawn every round instead of once per run.
+        Raises BadValue that names the innermost key: `q.groups[1].uniform=[0.4, 1.2], but must be ...`.
         """
-        return PerClient(parse(spec, key, interval), interval, purpose, dynamic)
+        self.form, self.interval, self.purpose, self.dynamic = parse(spec, key, interval), interval, purpose, dynamic
 
     @property
     def varies(self) -> bool:

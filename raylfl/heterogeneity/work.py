@@ -63,29 +63,30 @@ class LocalWork(Options):
         if isinstance(self.batch_size, str) and self.batch_size != "full":
             raise BadValue("batch_size", got=self.batch_size, need=f"{COUNT.text}, or full")
         self._counts_epochs = self.epochs is not None
-        self._amount = self._parse("epochs" if self._counts_epochs else "steps")
-        self._batch = None if self.batch_size == "full" else self._parse("batch_size")
-
-    def _parse(self, key: str) -> PerClient:
-        spec, interval = getattr(self, key), _BATCH if key == "batch_size" else COUNT
-        spec = DEFAULT_STEPS if spec is None and key == "steps" else spec
-        return PerClient.parse(spec, key, interval, purpose=f"local/{key}", dynamic=self.dynamic)
+        key, amount = (
+            ("epochs", self.epochs)
+            if self._counts_epochs
+            else ("steps", DEFAULT_STEPS if self.steps is None else self.steps)
+        )
+        self._amount = PerClient(amount, key, COUNT, purpose=f"local/{key}", dynamic=self.dynamic)
+        batch_size = 1 if self.batch_size == "full" else self.batch_size
+        self._batch = PerClient(batch_size, "batch_size", _BATCH, purpose="local/batch_size", dynamic=self.dynamic)
 
     @property
     def varies(self) -> bool:
         """Whether the local steps or batch sizes of a client can change from round to round."""
-        return any(value.varies for value in filter(None, (self._amount, self._batch)))
+        return self._amount.varies or (self._batch.varies and self.batch_size != "full")
 
     def check(self, world: RunContext) -> None:
         """Checks the options against the number of clients N; raises BadValue."""
-        for value in filter(None, (self._amount, self._batch)):
-            value.check(world.count)
+        self._amount.check(world.count)
+        self._batch.check(world.count)
 
     def draw(self, r: int, clients: Ints, world: RunContext) -> tuple[Ints, Ints]:
         """Local steps K_i and batch sizes B_i of C clients (ids [C]) in round r, int64 [C] each."""
         sizes = world.population.sizes[clients]
         batch = sizes
-        if self._batch is not None:
+        if self.batch_size != "full":
             batch = np.minimum(self._batch.at(r, clients, world, top=sizes.astype(np.float64)), sizes)
         amount, batch = self._amount.at(r, clients, world).astype(np.int64), batch.astype(np.int64)
         steps, divisor = amount, np.maximum(np.minimum(batch * self.accumulate, sizes), 1)

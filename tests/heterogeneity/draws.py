@@ -6,7 +6,7 @@ from raylfl.core.population import Population
 from raylfl.heterogeneity.participation import PARTICIPATION
 from raylfl.heterogeneity.world import RunContext
 
-COUNT, ROUNDS = 12, 2000
+COUNT, ROUNDS = 12, 1000
 Z = 5.0  # standard errors: once in two million comparisons by chance, and keys are fixed
 SPREAD = {"linspace": [0.05, 0.95]}
 

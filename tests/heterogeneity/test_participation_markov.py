@@ -18,11 +18,11 @@ def states(process, where=None, rounds=ROUNDS):
 
 
 @pytest.mark.parametrize(("p_on", "p_off"), RATES)
-@pytest.mark.parametrize("r", [0, 1, 70])
-def test_every_round_is_stationary(p_on, p_off, r):
+@pytest.mark.parametrize(("r", "attempt"), [(0, 0), (1, 0), (70, 0), (0, 3)])
+def test_every_round_and_a_redrawn_first_round_are_stationary(p_on, p_off, r, attempt):
     """Clients are independent, so one round of 4000 is a binomial sample."""
     pi = p_on / (p_on + p_off)
-    on = Markov(p_on, p_off).available(r, world(4000))
+    on = Markov(p_on, p_off).available(r, world(4000), attempt)
     assert abs(on.mean() - pi) < Z * math.sqrt(pi * (1 - pi) / 4000)
 
 
@@ -38,19 +38,13 @@ def test_transitions_happen_as_often_as_the_rates_say(p_on, p_off):
 
 @pytest.mark.parametrize(("p_on", "p_off"), [*RATES, (1.0, 1.0), (0.01, 0.01), ({"linspace": [0.1, 1]}, 0.5)])
 def test_a_round_computed_alone_equals_the_round_computed_in_sequence(p_on, p_off):
-    walked = states(Markov(p_on, p_off), world(30))
+    """Also by an instance that serves several seeds."""
+    walked = {seed: states(Markov(p_on, p_off), world(30, seed)) for seed in (0, 1)}
     jumping = Markov(p_on, p_off)
     for r in (149, 10, 11, 80, 0, 148):
-        assert np.array_equal(Markov(p_on, p_off).available(r, world(30)), walked[r])
-        assert np.array_equal(jumping.available(r, world(30)), walked[r])
-
-
-def test_one_instance_serves_several_worlds():
-    process = Markov(0.1, 0.3)
-    for r in range(5):
-        for seed in (0, 1):
-            alone = Markov(0.1, 0.3).available(r, world(50, seed))
-            assert np.array_equal(process.available(r, world(50, seed)), alone)
+        for seed, rounds in walked.items():
+            for process in (Markov(p_on, p_off), jumping):
+                assert np.array_equal(process.available(r, world(30, seed)), rounds[r])
 
 
 def test_a_matrix_says_the_same_as_two_rates_of_which_zero_and_one_mean_never_and_always():
@@ -85,9 +79,3 @@ def test_a_redrawn_step_follows_the_rates_from_the_round_before(p_on, p_off, r):
             tries = max(int(group.sum()), 1)
             assert abs(again[group].sum() / tries - chance) <= Z * math.sqrt(chance * (1 - chance) / tries) or tries < 5
     assert not np.array_equal(again, process.available(r, many, 2)) or p_on == p_off == 1
-
-
-def test_a_redrawn_first_round_is_stationary():
-    pi = 0.05 / 0.25
-    on = Markov(0.05, 0.2, on_empty="resample").available(0, world(4000), attempt=3)
-    assert abs(on.mean() - pi) < Z * math.sqrt(pi * (1 - pi) / 4000)

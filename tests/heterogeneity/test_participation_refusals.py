@@ -29,17 +29,7 @@ from tests.heterogeneity.draws import build, world
         ("uniform", {"size": 2, "availability": {"p": 0.3}}, "availability.name=None, but must be one of"),
         ("uniform", {"size": 2, "availability": {"name": "bernoulli", "q": 1}}, "availability.q=1, but must be one of"),
         ("uniform", {"size": 2, "availability": {"name": "full", "on_empty": "skip"}}, "(set participation.on_empty)"),
-    ],
-)  # fmt: skip
-def test_refusals_name_key_value_and_remedy(name, options, says):
-    with pytest.raises(BadValue) as caught:
-        build(name, **options)
-    assert says in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "says"),
-    [
+        # beside the number of clients
         ("uniform", {"size": 13}, "size=13, but must be 1..12, the number of clients"),
         ("weighted", {"size": 2, "weights": [1, 2]}, "weights=2 entries, but must be 12, one per client"),
         ("bernoulli", {"p": [0.5]}, "p=1 entries, but must be 12, one per client"),
@@ -52,7 +42,7 @@ def test_refusals_name_key_value_and_remedy(name, options, says):
         ("uniform", {"size": 2, "availability": {"name": "bernoulli", "p": [0.5]}}, "availability.p=1 entries, but"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_the_clients_is_refused_by_check(name, options, says):
+def test_refusals_name_key_value_and_remedy(name, options, says):
     with pytest.raises(BadValue) as caught:
         build(name, **options).check(world())
     assert says in str(caught.value)

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from raylfl.errors import BadValue
-from raylfl.heterogeneity.partition import Samples, exdir
+from raylfl.heterogeneity.partition import Samples
+from raylfl.heterogeneity.partition.classes import ExDir, allocate_enough
 from raylfl.heterogeneity.partition.deal import deal, dirichlet_counts, level
-from raylfl.heterogeneity.partition.exdir import ExDir, allocate
 from raylfl.heterogeneity.partition.proportions import Dirichlet, DirichletClient, divided, draw_labels, log_dirichlet
 from raylfl.heterogeneity.partition.stats import class_counts
 from tests.heterogeneity.test_partition import balanced, tasks
@@ -257,7 +257,7 @@ def test_a_client_has_at_most_c_classes_and_a_full_one_takes_no_more(task, class
 @given(clients=st.integers(1, 60), labels=st.integers(1, 30), seed=st.integers(0, 2**32), data=st.data())
 def test_every_client_gets_c_classes_and_every_class_enough_clients(clients, labels, seed, data):
     classes = data.draw(st.integers(-(-labels // clients), labels))
-    owned = allocate(classes, clients, labels, np.random.default_rng(seed))
+    owned = allocate_enough(classes, clients, labels, np.random.default_rng(seed))
     assert np.all(owned.sum(axis=1) == classes)
     assert owned.sum(axis=0).min() >= max(classes * clients // labels // 5, 1)
 
@@ -265,9 +265,9 @@ def test_every_client_gets_c_classes_and_every_class_enough_clients(clients, lab
 @pytest.mark.parametrize("draws", [1, 300])
 def test_filling_up_favours_no_result(draws, monkeypatch):
     """4 clients of 3 classes, C = 1: 36 results, equally likely, whether redrawn or filled up."""
-    monkeypatch.setattr(exdir, "REALLOCATIONS", draws)
+    monkeypatch.setattr("raylfl.heterogeneity.partition.classes.REALLOCATIONS", draws)
     rng = np.random.default_rng(0)
-    found = [tuple(allocate(1, 4, 3, rng).argmax(axis=1)) for _ in range(4000)]
+    found = [tuple(allocate_enough(1, 4, 3, rng).argmax(axis=1)) for _ in range(4000)]
     observed = np.unique(found, axis=0, return_counts=True)[1]
     assert len(observed) == 36
     assert stats.chisquare(observed).pvalue > 0.001

@@ -1,6 +1,7 @@
 """Graphs: their edges in closed form, keyed draws, sequences that average exactly, files and records."""
 
 import json
+from dataclasses import dataclass
 from functools import partial
 
 import networkx as nx
@@ -13,7 +14,7 @@ from raylfl.heterogeneity.links.bernoulli import Bernoulli, Perfect
 from raylfl.heterogeneity.participation.availability import Full
 from raylfl.heterogeneity.topologies import TOPOLOGIES
 from raylfl.heterogeneity.topologies.base import Graph
-from raylfl.heterogeneity.topologies.record import GraphLines, graph_row
+from raylfl.heterogeneity.topologies.record import graph_line, graph_row
 from raylfl.heterogeneity.topologies.summary import mixing_rate, numbers
 from tests.heterogeneity import draws
 
@@ -118,58 +119,43 @@ def test_a_file_has_its_edges_and_is_refused_with_its_fault(tmp_path):
         pairs("file", 3, path=str(path))
 
 
-def test_a_record_is_refused_where_a_round_is_missing(tmp_path):
-    path = tmp_path / "topology.jsonl"
-    path.write_text(json.dumps({"round": 0, "directed": False, "edges": [[0, 1], [1, 0]], "arrives": [True, True]}))
-    with pytest.raises(BadValue, match="without round 1"):
-        pairs("recorded", 3, path=str(path))
-
-
 def test_lines_of_a_record_are_those_of_its_rows():
     """Nothing, then nodes, then lost messages change."""
-    ring, context, lines = TOPOLOGIES.get("ring").cls(), world(6), GraphLines()
+    ring, context = TOPOLOGIES.get("ring").cls(), world(6)
     some, everyone = np.array([0, 1, 4]), np.arange(6)
     for r, (nodes, q) in enumerate([(everyone, 0.0), (everyone, 0.0), (some, 0.0), (some, 0.5), (everyone, 0.5)]):
         edges = ring.edges(r, context, Bernoulli(q=q))
-        made = {"W": matrices(edges, nodes, "doubly")[0]}
         expected = graph_row(r, edges, nodes, {"W": Edges(6, edges.pairs, edges.arrives).doubly(nodes)})
-        line = lines.line(r, edges, nodes, made)
+        line = graph_line(r, edges, nodes, "doubly", matrices(edges, nodes, "doubly"))
         assert line.endswith("\n")
         assert json.loads(line) == json.loads(json.dumps(expected))
     assert ring.edges(7, context, Perfect()) is ring.edges(8, context, Perfect())
 
 
 @pytest.mark.parametrize(
-    ("name", "count", "gap", "diameter"),
+    ("graph", "count", "expected"),
     [
-        ("ring", 8, 1 - (1 + 2 * np.cos(2 * np.pi / 8)) / 3, 4),
-        ("exponential", 16, 2 / (1 + 4), 4),  # Ying et al. 2021, prop. 1
-        ("complete", 5, 1.0, 1),
-        ("hypercube", 8, 2 / 4, 3),
+        ("ring", 8, {"gap": pytest.approx(1 - (1 + 2 * np.cos(2 * np.pi / 8)) / 3), "diameter": 4}),
+        ("exponential", 16, {"gap": pytest.approx(2 / (1 + 4)), "diameter": 4}),  # Ying et al. 2021, prop. 1
+        ("complete", 5, {"gap": pytest.approx(1.0), "diameter": 1}),
+        ("hypercube", 8, {"gap": pytest.approx(2 / 4), "diameter": 3}),
+        ("ring", 5, {"edges": 5, "degree": 2, "diameter": 2}),
+        ("directed_ring", 5, {"edges": 5, "degree": 1, "diameter": 4}),
+        ("star", 5, {"edges": 4, "degree": "1..4", "diameter": 2}),
+        # every node sends to one
+        ("0 1\n1 0\n2 1\n3 2\n4 2", 5, {"edges": 5, "degree": 1, "diameter": "not connected"}),
+        ("0 1\n0 2\n0 3\n1 4\n2 4\n3 4\n4 0", 5, {"edges": 7, "degree": "1..3", "diameter": 3}),
     ],
 )
-def test_the_numbers_of_a_graph_are_those_of_the_literature(name, count, gap, diameter):
-    found = numbers(TOPOLOGIES.get(name).cls(), world(count), "doubly")
-    assert found["gap"] == pytest.approx(gap)
-    assert found["diameter"] == diameter
-
-
-@pytest.mark.parametrize(
-    ("name", "edges", "says"),
-    [
-        ("ring", 5, (2, 2)),
-        ("directed_ring", 5, (1, 4)),
-        ("star", 4, ("1..4", 2)),
-        ("0 1\n1 0\n2 1\n3 2\n4 2", 5, (1, "not connected")),  # every node sends to one
-        ("0 1\n0 2\n0 3\n1 4\n2 4\n3 4\n4 0", 7, ("1..3", 3)),
-    ],
-)
-def test_the_numbers_of_a_graph_count_its_edges_and_the_nodes_to_which_each_sends(tmp_path, name, edges, says):
-    (tmp_path / "edges.txt").write_text(name)
-    named = name in TOPOLOGIES.names()
-    options = {} if named else {"path": str(tmp_path / "edges.txt"), "one_way": True}
-    found = numbers(TOPOLOGIES.get(name if named else "file").cls(**options), world(5), "column")
-    assert (found["nodes"], found["edges"], found["degree"], found["diameter"]) == (5, edges, *says)
+def test_numbers_of_a_graph_are_those_of_the_literature_or_counted(tmp_path, graph, count, expected):
+    """A degree is the number of nodes to which a node sends."""
+    named, path = graph in TOPOLOGIES.names(), tmp_path / "edges.txt"
+    path.write_text(graph)
+    options = {} if named else {"path": str(path), "one_way": True}
+    made = TOPOLOGIES.get(graph if named else "file").cls(**options)
+    found = numbers(made, world(count), "doubly" if named else "column")
+    assert found | expected == found
+    assert found["nodes"] == count
 
 
 def test_the_mixing_of_a_run_counts_nodes_and_messages_that_are_missing():
@@ -268,36 +254,29 @@ def test_a_record_fits_the_clients_of_the_run(tmp_path, edges, options, says):
         return
     with pytest.raises(BadValue, match=says):
         pairs("recorded", 3, path=str(path), **options)
+    path.write_text(json.dumps({"round": 0, "directed": False, "edges": [[0, 1], [1, 0]], "arrives": [True, True]}))
+    with pytest.raises(BadValue, match="without round 1"):
+        pairs("recorded", 3, path=str(path))
 
 
+@dataclass(kw_only=True)
 class Fading(Graph):
-    """The complete graph in round 0, no edges later."""
-
-    changes = True
-
-    def graph(self, r, world):
-        return nx.empty_graph(world.count) if r else nx.complete_graph(world.count)
-
-
-def test_what_a_graph_that_changes_has_in_numbers_and_whether_it_is_balanced_are_those_of_round_0():
-    assert [len(Fading().pairs(r, world(4))) for r in (0, 1, 0)] == [12, 0, 12]
-    found = numbers(Fading(), world(4), "doubly")
-    assert (found["edges"], found["diameter"], found["gap"]) == (6, 1, pytest.approx(1.0))
-    opening, closing = Opening(), Opening()
-    closing.last = True
-    assert not opening.balanced(world(4))
-    assert closing.balanced(world(4))
-
-
-class Opening(Graph):
-    """A directed path in round 0, the complete graph later; or the other way round."""
+    """The complete directed graph in round 0, a path later; or, reversed, the other way round."""
 
     changes, directed = True, True
-    last: bool = False
+    reverse: bool = False
 
     def graph(self, r, world):
         path = nx.path_graph(world.count, create_using=nx.DiGraph)
-        return path if (r > 0) is self.last else nx.complete_graph(world.count, nx.DiGraph)
+        return path if (r > 0) is not self.reverse else nx.complete_graph(world.count, nx.DiGraph)
+
+
+def test_what_a_graph_that_changes_has_in_numbers_and_whether_it_is_balanced_are_those_of_round_0():
+    assert [len(Fading().pairs(r, world(4))) for r in (0, 1, 0)] == [12, 3, 12]
+    found = numbers(Fading(), world(4), "doubly")
+    assert (found["edges"], found["diameter"], found["gap"]) == (12, 1, pytest.approx(1.0))
+    assert Fading().balanced(world(4))
+    assert not Fading(reverse=True).balanced(world(4))
 
 
 @pytest.mark.parametrize(

@@ -22,23 +22,29 @@ ANY = Interval("a number", -math.inf)
 
 def values(spec, count, interval=ANY, r=0, clients=None, seed=0, rounds=100, top=None, **options):
     clients = np.arange(count) if clients is None else np.asarray(clients)
-    parsed = PerClient.parse(spec, "q", interval, purpose="test", **options)
+    parsed = PerClient(spec, "q", interval, purpose="test", **options)
     return parsed.at(r, clients, world(count, seed, rounds), top=top)
 
 
-@pytest.mark.parametrize("spec", [0.25, {"value": 0.25}])
-def test_a_number_holds_for_all_clients(spec):
-    assert values(spec, 4).tolist() == [0.25] * 4
-
-
-@pytest.mark.parametrize("spec", [[3, 1, 2], {"list": [3, 1, 2]}, (3, 1, 2)])
-def test_a_list_is_looked_up_by_client(spec):
-    assert values(spec, 3, clients=[2, 0]).tolist() == [2.0, 3.0]
-
-
-@pytest.mark.parametrize("count", [1, 2, 20])
-def test_linspace_spreads_from_the_first_to_the_last_client(count):
-    np.testing.assert_allclose(values({"linspace": [2, 40]}, count), np.linspace(2, 40, count), rtol=1e-15)
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (0.25, [0.25] * 4),
+        ({"value": 0.25}, [0.25] * 4),
+        ([3, 1, 2], [3, 1, 2]),
+        ({"list": [3, 1, 2]}, [3, 1, 2]),
+        ((3, 1, 2), [3, 1, 2]),
+        *(({"linspace": [2, 40]}, np.linspace(2, 40, count)) for count in (1, 2, 20)),
+        *(
+            ({"groups": [{**share, "linspace": [1, 3]}, {**share, "list": [7, 8, 9]}]}, [1, 2, 3, 7, 8, 9])
+            for share in ({"fraction": 0.5}, {"count": 3})
+        ),
+    ],
+)
+def test_a_form_without_draws_gives_each_client_its_value(spec, expected):
+    count = len(expected)
+    np.testing.assert_allclose(values(spec, count), expected, rtol=1e-15)
+    assert values(spec, count, clients=[count - 1, 0]).tolist() == [expected[-1], expected[0]]
 
 
 def test_linspace_of_whole_numbers_is_rounded():
@@ -47,7 +53,7 @@ def test_linspace_of_whole_numbers_is_rounded():
 
 def test_uniform_draws_are_uniform_over_clients_and_over_rounds():
     over_clients = values({"uniform": [-1, 3]}, 4000)
-    spec = PerClient.parse({"uniform": [-1, 3]}, "q", ANY, purpose="test", dynamic=True)
+    spec = PerClient({"uniform": [-1, 3]}, "q", ANY, purpose="test", dynamic=True)
     over_rounds = [spec.at(r, np.array([7]), world(10))[0] for r in range(1000)]
     for sample in (over_clients, over_rounds):
         assert stats.kstest(sample, stats.uniform(-1, 4).cdf).pvalue > 1e-4
@@ -80,16 +86,8 @@ def test_values_differ_by_seed_purpose_and_if_dynamic_by_round():
     spec = {"uniform": [0, 1]}
     assert (values(spec, 8, r=0) == values(spec, 8, r=5)).all()
     assert (values(spec, 8, r=0, dynamic=True) != values(spec, 8, r=5, dynamic=True)).all()
-    spec, everyone = {"uniform": [0, 1]}, np.arange(8)
-    one, other = (PerClient.parse(spec, "q", ANY, purpose=name) for name in ("one", "other"))
-    assert (one.at(0, everyone, world(8)) != other.at(0, everyone, world(8))).all()
-    assert (one.at(0, everyone, world(8)) != one.at(0, everyone, world(8, seed=1))).all()
-
-
-@pytest.mark.parametrize("share", [{"fraction": 0.5}, {"count": 3}])
-def test_groups_are_consecutive_and_count_their_own_members(share):
-    spec = {"groups": [{**share, "linspace": [1, 3]}, {**share, "list": [7, 8, 9]}]}
-    assert values(spec, 6).tolist() == [1, 2, 3, 7, 8, 9]
+    assert (values(spec, 8) != values(spec, 8, seed=1)).all()
+    assert (values(spec, 8) != PerClient(spec, "q", ANY, purpose="other").at(0, np.arange(8), world(8))).all()
 
 
 def test_group_borders_are_rounded_fractions_of_the_clients():
@@ -162,7 +160,7 @@ def test_ten_million_clients_cost_nothing_when_three_are_evaluated():
     spec = {"groups": [{"fraction": 0.5, "uniform": [0, 1]}, {"fraction": 0.5, "linspace": [0, 1]}]}
     population = Population(np.broadcast_to(np.int64(1), 10**7), np.broadcast_to(1e-7, 10**7))  # no memory
     clients = np.array([0, 10**7 - 1, 5_000_000])
-    drawn = PerClient.parse(spec, "q", ANY, purpose="test").at(0, clients, RunContext(0, population, 1))
+    drawn = PerClient(spec, "q", ANY, purpose="test").at(0, clients, RunContext(0, population, 1))
     assert 0 < drawn[0] < 1
     assert drawn[1:].tolist() == [1.0, 0.0]
 
@@ -184,6 +182,7 @@ def test_ten_million_clients_cost_nothing_when_three_are_evaluated():
         ({"lognormal": [0, -1]}, POSITIVE, "q.lognormal", "sigma >= 0"),
         ({"lognormal": [0, math.inf]}, POSITIVE, "q.lognormal", "sigma >= 0"),
         ({"normal": [0, 1]}, ANY, "q", "exactly one of value, list, linspace"),
+        ({"uniform": [0, 1], "share": 1}, ANY, "q", "exactly one of value, list, linspace"),
         ({"uniform": [0, 1], "linspace": [0, 1]}, ANY, "q", "one may come from a base file"),
         ({"groups": []}, ANY, "q.groups", "`fraction`"),
         ({"groups": [3]}, ANY, "q.groups[0]", "a mapping"),
@@ -201,15 +200,10 @@ def test_ten_million_clients_cost_nothing_when_three_are_evaluated():
 )
 def test_refusals_name_key_value_and_remedy(spec, interval, key, says):
     with pytest.raises(BadValue) as caught:
-        PerClient.parse(spec, "q", interval, purpose="test")
+        PerClient(spec, "q", interval, purpose="test")
     assert caught.value.key == key
     assert says in str(caught.value)
-
-
-def test_a_base_file_is_blamed_only_where_two_forms_meet():
-    with pytest.raises(BadValue) as caught:
-        PerClient.parse({"uniform": [0, 1], "share": 1}, "q", ANY, purpose="test")
-    assert "base file" not in str(caught.value)
+    assert ("base file" in str(caught.value)) == (spec == {"uniform": [0, 1], "linspace": [0, 1]})  # two forms
 
 
 @pytest.mark.parametrize(
@@ -222,7 +216,7 @@ def test_a_base_file_is_blamed_only_where_two_forms_meet():
     ],
 )
 def test_what_does_not_fit_the_clients_is_refused_before_it_is_used(spec, says):
-    parsed = PerClient.parse(spec, "q", ANY, purpose="test")
+    parsed = PerClient(spec, "q", ANY, purpose="test")
     with pytest.raises(BadValue) as caught:
         parsed.check(3)
     assert says in str(caught.value)

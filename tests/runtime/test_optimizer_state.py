@@ -12,7 +12,7 @@ from torch import nn
 import raylfl
 from raylfl.algorithms import ALGORITHMS
 from raylfl.errors import BadConfig
-from raylfl.heterogeneity.partition.given import save
+from raylfl.heterogeneity.partition.given import as_text
 from tests.oracles import moments
 from tests.runtime.faults import options_of
 from tests.runtime.modules import Quadratics, Repeated
@@ -46,7 +46,7 @@ STATES = ["fresh", "kept", "averaged"]
 def test_a_run_is_the_oracles_with_lost_uploads_and_unequal_steps(runs, tmp_path, name, state, weights, algorithm):
     """Client 0 has no data and takes no step; uploads are lost. The oracle replays the recorded rounds."""
     overrides, inner = INNER[name]
-    save(tmp_path / "partition.json", Repeated().client_indices)
+    (tmp_path / "partition.json").write_text(as_text(Repeated().client_indices))
     overrides = [*overrides, "partition.name=file", f"partition.path={tmp_path / 'partition.json'}"]
     state_keys = [f"local.optimizer_state={state}", f"weights={weights}"]
     settings = [*runs, *overrides, *state_keys, f"algorithm.name={algorithm}"]

@@ -41,7 +41,7 @@ class Bernoulli(Link):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._q = PerClient.parse(self.q, "q", FAILURE, purpose="link/q", dynamic=self.dynamic)
+        self._q = PerClient(self.q, "q", FAILURE, purpose="link/q", dynamic=self.dynamic)
 
     @property
     def varies(self) -> bool:

@@ -71,7 +71,7 @@ class Bernoulli(Independent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._p = PerClient.parse(PAPER if self.p is None else self.p, "p", PROBABILITY, purpose="participation/p")
+        self._p = PerClient(PAPER if self.p is None else self.p, "p", PROBABILITY, purpose="participation/p")
 
     def check(self, world: RunContext) -> None:
         self._p.check(world.count)
@@ -83,9 +83,6 @@ class Bernoulli(Independent):
 @dataclass
 class Seasonal(Bernoulli):
     """Independent availability of client i in round r with probability p_i f(r), f periodic.
-
-    The non-stationary processes of FedAWE's experiments (Xiang et al., NeurIPS 2024), which computes p_i from the
-    client's labels.
 
     p: the probabilities p_i at the peak of the season, one value per client.
     """
@@ -147,8 +144,8 @@ class Markov(Availability):
     def __post_init__(self) -> None:
         super().__post_init__()
         p_on, p_off = self._rates()
-        self._p_on = PerClient.parse(p_on, "p_on", _RATE, purpose="participation/p_on")
-        self._p_off = PerClient.parse(p_off, "p_off", _RATE, purpose="participation/p_off")
+        self._p_on = PerClient(p_on, "p_on", _RATE, purpose="participation/p_on")
+        self._p_off = PerClient(p_off, "p_off", _RATE, purpose="participation/p_off")
         # A cache of the newest states saves steps backwards and never changes a result.
         self._recent: dict[tuple[int, int, int], Bools] = {}
 

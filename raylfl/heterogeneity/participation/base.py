@@ -148,10 +148,7 @@ class Participation(Options, ABC):
         return None
 
     def eligible(self, r: int, world: RunContext, attempt: int = 0) -> Bools | None:
-        """The mask of available clients in round r, bool [N] for all N clients; None: all are available.
-
-        attempt: 0 for the first draw of the round, k for the k-th redraw.
-        """
+        """The mask of available clients in round r, bool [N] for all N clients; None: all. attempt: as in `attempt`."""
         return None
 
 
@@ -160,10 +157,7 @@ class Availability(Participation):
 
     @abstractmethod
     def available(self, r: int, world: RunContext, attempt: int = 0) -> Bools:
-        """The mask of available clients in round r, bool [N] for all N clients.
-
-        attempt: 0 for the first draw of the round, k for the k-th redraw.
-        """
+        """The mask of available clients in round r, bool [N] for all N clients; attempt: as in `attempt`."""
 
     def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
         return Draw.once(self.available(r, world, attempt).nonzero()[0])

@@ -43,13 +43,6 @@ def grouped(codes: Ints, rng: np.random.Generator) -> Ints:
     return shuffled[np.argsort(codes[shuffled], kind="stable")]
 
 
-def smallest(keys: Floats, count: int) -> Bools:
-    """The mask of the `count` smallest entries in each row of the matrix `keys`, in the shape of `keys`."""
-    chosen = np.zeros(keys.shape, dtype=bool)
-    np.put_along_axis(chosen, keys.argpartition(count - 1, axis=1)[:, :count], True, axis=1)
-    return chosen
-
-
 def deal(counts: Ints, codes: Ints, rng: np.random.Generator) -> Ints:
     """A random owner 0..N-1 of each of n samples, int64 [n], such that client i owns counts[i, c] samples of class c.
 
@@ -141,18 +134,3 @@ def check_min_size(min_size: int, total: int, num_clients: int) -> None:
     if min_size * num_clients > total:
         need = f"at most {total // num_clients}: {total} samples over num_clients={num_clients}"
         raise BadValue("min_size", got=min_size, need=need)
-
-
-def check_classes(classes: int, num_clients: int, num_classes: int) -> None:
-    """Checks that each client can own `classes` of the `num_classes` labels, and all clients together all of them.
-
-    Raises BadValue.
-    """
-    fewest = -(-num_classes // num_clients)
-    need = f"{fewest}..{num_classes}"
-    if classes > num_classes:
-        need += ", the labels in this data"
-        raise BadValue("classes", got=classes, need=need, hint="dirichlet has no such bound")
-    if classes < fewest:
-        need += f", for num_clients={num_clients} to own all {num_classes} labels in this data"
-        raise BadValue("classes", got=classes, need=need, hint="or raise num_clients")

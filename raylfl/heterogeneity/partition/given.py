@@ -2,7 +2,7 @@
 
 The published partitions of SFL (Li & Lyu 2023, github.com/liyipeng00/convergence, folder `partition`) are such files,
 for example `cifar10_M[500]_exdir[2 10.0].txt`, with unsorted indices. `load` reads these files. In turn, SFL's
-published code reads the files that `save` writes, if their names have the form of this example.
+published code reads files of `as_text`, if their names have the form of this example.
 """
 
 import os
@@ -88,12 +88,12 @@ def load(path: str | os.PathLike[str]) -> list[Ints]:
     """
     try:
         content = parse(Path(path).expanduser().read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:  # ValueError: not JSON, not UTF-8, or a duplicate client
+        if not isinstance(content, dict) or not content or set(content) != {str(i) for i in range(len(content))}:
+            raise ValueError("its keys are not the numbers 0..N-1")
+        return [_indices(content[str(i)], i) for i in range(len(content))]
+    except (OSError, ValueError) as problem:  # ValueError also: not JSON, not UTF-8, or a duplicate client
         hint = getattr(problem, "strerror", None) or str(problem)
         raise BadValue("path", got=path, need=FORM, hint=hint) from None
-    if not isinstance(content, dict) or not content or set(content) != {str(i) for i in range(len(content))}:
-        raise BadValue("path", got=path, need=FORM, hint="its keys are not the numbers 0..N-1")
-    return [_indices(content[str(i)], i, path) for i in range(len(content))]
 
 
 def as_text(clients: Sequence[Ints]) -> str:
@@ -102,20 +102,8 @@ def as_text(clients: Sequence[Ints]) -> str:
     return f"{{\n{lines}\n}}\n"
 
 
-def save(path: str | os.PathLike[str], clients: Sequence[Ints]) -> None:
-    """Writes a partition file with the clients' sample indices, and creates missing folders.
-
-    The write is atomic: the file is complete or unchanged, even if the process is killed.
-    """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(as_text(clients), encoding="utf-8")
-    draft.replace(path)
-
-
-def _indices(value: object, client: int, path: str | os.PathLike[str]) -> Ints:
+def _indices(value: object, client: int) -> Ints:
     # type(...) is int: json reads true as a bool, which is an int to isinstance
     if not isinstance(value, list) or not all(type(index) is int and abs(index) < 2**63 for index in value):
-        raise BadValue("path", got=path, need=FORM, hint=f"client {client} has no list of whole numbers")
+        raise ValueError(f"client {client} has no list of whole numbers")
     return np.array(value, dtype=np.int64)

@@ -58,24 +58,22 @@ class _Search:
         """The values as labels, int64 [n]; raises BadValue unless they are one integer per sample."""
         labels = _integers(values, len(self.samples))
         if labels is None:
-            raise BadValue(
-                "labels",
-                got=name,
-                need=f"one integer label for each of the {len(self.samples)} samples, not {_described(values)}",
-            )
+            array = _array(values)
+            need = f"one integer label for each of the {len(self.samples)} samples, not {array.dtype} {array.shape}"
+            raise BadValue("labels", got=name, need=need)
         return labels
 
     def chosen(self, choice: Key) -> Ints:
         """The labels that the user has named."""
         found = [self.of_class(choice), self.of_set(choice)] if isinstance(choice, str) else []
         found = [values for values in found if values is not None]
-        if not found or isinstance(choice, int):
-            columns = self._columns()
-            if choice not in columns and not found:
+        if not found:
+            columns = list(self._few([0])[0])
+            if choice not in columns:
                 known = ", ".join(map(str, columns)) or "there are none"
                 need = f"a column of the samples ({known}), or the name of an attribute"
                 raise BadValue("labels", got=choice, need=need)
-            found += [self._column(choice)] if choice in columns else []
+            found = [self._column(choice)]
         vectors = [self.vector(values, choice) for values in found]
         if any(not np.array_equal(vectors[0], other) for other in vectors):
             need = "one thing: attributes of the data class and of its data set have this name, and they differ"
@@ -119,24 +117,17 @@ class _Search:
         need = f"one of {', '.join(map(str, names))}"
         raise BadValue("labels", got="null", need=need, hint="each of them has integers, and they differ")
 
-    def _columns(self) -> list[Key]:
-        if self.samples.arrays is not None:
-            return list(range(len(self.samples.arrays)))
-        return list(_parts(self.samples.read(np.zeros(1, dtype=np.int64))[0]))
+    def _few(self, at: list[int]) -> list[dict[Key, Any]]:
+        """The columns of these samples."""
+        arrays = self.samples.arrays
+        samples = self.samples.read(np.array(at)) if arrays is None else [tuple(a[k] for a in arrays) for k in at]
+        return [_parts(sample) for sample in samples]
 
     def _integer_columns(self) -> dict[Key, Ints]:
         """Column -> its entries in a few samples, for the columns that have one integer per sample."""
-        at = np.array(spread(len(self.samples)), dtype=np.int64)
-        if self.samples.arrays is not None:
-            columns = {k: a[at] for k, a in enumerate(self.samples.arrays) if a.ndim == 1}
-            return {k: a.astype(np.int64) for k, a in columns.items() if np.issubdtype(a.dtype, np.integer)}
-        few = [_parts(sample) for sample in self.samples.read(at)]
-        found = {}
-        for key in few[0]:
-            values = [_integer(parts.get(key)) for parts in few]
-            if None not in values:
-                found[key] = np.array(values, dtype=np.int64)
-        return found
+        few = self._few(spread(len(self.samples)))
+        columns = {key: [_integer(parts.get(key)) for parts in few] for key in few[0]}
+        return {key: np.array(values, dtype=np.int64) for key, values in columns.items() if None not in values}
 
     def _column(self, key: Key) -> Any:
         if self.samples.arrays is not None:
@@ -183,8 +174,3 @@ def _integers(values: Any, count: int) -> Ints | None:
         array = array[:, 0]
     fits = array.shape == (count,) and (np.issubdtype(array.dtype, np.integer) or array.dtype == bool)
     return array.astype(np.int64) if fits else None
-
-
-def _described(values: Any) -> str:
-    array = _array(values)
-    return f"{array.dtype} {array.shape}"

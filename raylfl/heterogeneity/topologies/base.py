@@ -145,7 +145,7 @@ class Graph(Options, ABC):
 
     def _parsed(self, key: str, interval: Interval) -> PerClient | None:
         spec = getattr(self, key)
-        return None if spec is None else PerClient.parse(spec, key, interval, purpose=f"topology/{key}")
+        return None if spec is None else PerClient(spec, key, interval, purpose=f"topology/{key}")
 
     @property
     def directed(self) -> bool:

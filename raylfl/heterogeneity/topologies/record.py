@@ -12,12 +12,12 @@ without a server.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from raylfl.core.arrays import Ints
-from raylfl.core.mixing import Edges, Mixing
+from raylfl.core.mixing import Edges, Family, Mixing
 from raylfl.heterogeneity.trace import Row
 
 
@@ -37,23 +37,18 @@ def graph_row(round_: int, edges: Edges, nodes: Ints, matrices: Mapping[str, Mix
     }
 
 
-class GraphLines:
-    """Lines of topology.jsonl; the text of the last line is reused while graph, nodes and matrices stay the same."""
+def graph_line(round_: int, edges: Edges, nodes: Ints, family: Family, mixings: Sequence[Mixing]) -> str:
+    """The line of round `round_` for topology.jsonl, with its newline; made once for the same edges and nodes.
 
-    def __init__(self) -> None:
-        self._last: tuple[tuple[object, ...], bytes, str] = (), b"", ""
+    family, mixings: the family of the method's mixing matrices, and these matrices, as in `raylfl.core.mixing`.
+    """
+    names = ("R", "C") if family == "pair" else ("C",) if family == "column" else ("W",)
 
-    def line(self, round_: int, edges: Edges, nodes: Ints, matrices: Mapping[str, Mixing]) -> str:
-        """The line of round `round_` with its newline; arguments as in `graph_row`."""
-        objects, at, text = self._last
-        given = (edges, *matrices.values())
-        same = len(objects) == len(given) and all(a is b for a, b in zip(objects, given, strict=True))
-        if not (same and at == nodes.tobytes()):
-            row = graph_row(round_, edges, nodes, matrices)
-            del row["round"]
-            text = json.dumps(row)[1:]
-            self._last = given, nodes.tobytes(), text
-        return f'{{"round": {round_}, {text}\n'
+    def text() -> str:
+        row = graph_row(round_, edges, nodes, dict(zip(names, mixings, strict=True)))
+        return json.dumps({key: value for key, value in row.items() if key != "round"})[1:]
+
+    return f'{{"round": {round_}, {edges.once("line", nodes, family, text)}\n'
 
 
 def _matrix(mixing: Mixing, nodes: Ints) -> Row:

@@ -25,7 +25,7 @@ from raylfl.experiment.parts import Experiment
 from raylfl.heterogeneity.links import Link
 from raylfl.heterogeneity.participation.base import Draw, Independent, Sampler
 from raylfl.heterogeneity.participation.trace import Trace
-from raylfl.heterogeneity.topologies.record import GraphLines
+from raylfl.heterogeneity.topologies.record import graph_line
 from raylfl.heterogeneity.trace import Row, make_row
 from raylfl.runtime.round.state import RoundResult
 
@@ -39,7 +39,6 @@ class Planner:
         self.replayed = experiment.participation if isinstance(experiment.participation, Trace) else None
         self.samples_by_norm = experiment.algorithm.samples_by_norm and self.replayed is None
         self.samples = overrides(experiment.algorithm, "probabilities")  # the method samples the clients itself
-        self._graphs = GraphLines()
         self._ahead: Round | None = None
         self._systems: dict[int, SystemInfo] = {}  # of this round, and of the previous one, which is being measured
         self._drawn: dict[int, tuple[ServerState, Floats]] = {}  # round -> (server state, the method's probabilities)
@@ -257,8 +256,7 @@ class Planner:
         if edges is None or not isinstance(algorithm, GraphAlgorithm):
             return None
         r = r.received_view  # a node that failed exchanged nothing
-        names = ("R", "C") if algorithm.family == "pair" else ("C",) if algorithm.family == "column" else ("W",)
-        return self._graphs.line(r.index, edges, r.cohort, dict(zip(names, algorithm.mixings(r), strict=True)))
+        return graph_line(r.index, edges, r.cohort, algorithm.family, algorithm.mixings(r))
 
     def steps(self, r: int, clients: Ints) -> tuple[Ints, Ints]:
         """The numbers of local steps and the batch sizes of these C clients in round r, [C] each."""
