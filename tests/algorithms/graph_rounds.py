@@ -5,15 +5,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.core.algorithm import Algorithm, ServerState
 from raylfl.core.mixing import Edges
-from raylfl.core.population import Population
 from raylfl.testing import recorded_round, simulate
 from tests import oracles
+from tests.algorithms.replay import gradient_of, population_of
 from tests.oracles.graphs import GraphRound
 
 N, D, ROUNDS = 7, 4, 12
@@ -51,13 +50,9 @@ def edges_of(r: GraphRound, weights: Any = "auto") -> Edges:
 
 
 def play(algorithm: Algorithm, problem: Any, rounds: Sequence[GraphRound], x0: np.ndarray) -> list[ServerState]:
-    population = Population(problem.sizes, problem.weights)
-
-    def gradient(i: int, x: Tensor, r: int, t: int) -> Tensor:
-        return torch.from_numpy(problem.gradient(i, x.numpy(), r, t))
-
+    population, start = population_of(problem), torch.from_numpy(x0)
     played = [recorded_round(r.index, r.nodes, population, steps=r.steps, lr=r.lr, edges=edges_of(r)) for r in rounds]
-    return [server for server, _ in simulate(algorithm, gradient, played, torch.from_numpy(x0), population)]
+    return [server for server, _ in simulate(algorithm, gradient_of(problem), played, start, population)]
 
 
 def node(servers: Sequence[ServerState], name: str = "x") -> np.ndarray:

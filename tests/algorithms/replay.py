@@ -1,6 +1,6 @@
 """Runs of the package on the oracles' problems and recorded rounds, with the same numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,16 @@ from tests import oracles
 def population_of(problem: oracles.Problem) -> Population:
     """The clients of a problem."""
     return Population(problem.sizes, problem.weights)
+
+
+def gradient_of(problem: oracles.Problem) -> Callable[[int, Tensor, int, int], Tensor]:
+    """Client i's gradient at x in step t of round r; of all its data for t < 0."""
+
+    def gradient(i: int, x: Tensor, r: int, t: int) -> Tensor:
+        at = x.numpy()
+        return torch.from_numpy(problem.full_gradient(i, at) if t < 0 else problem.gradient(i, at, r, t))
+
+    return gradient
 
 
 def recorded(rounds: Sequence[oracles.Round], population: Population, rule: LocalRule | None = None) -> list[Round]:
@@ -55,13 +65,9 @@ def states(
     rule: LocalRule | None = None,
 ) -> list[dict[str, Any]]:
     """The server after each round."""
-
-    def gradient(i: int, x: Tensor, r: int, t: int) -> Tensor:
-        return torch.from_numpy(problem.gradient(i, x.numpy(), r, t))
-
-    population = population_of(problem)
+    population, start = population_of(problem), torch.from_numpy(x0)
     played = recorded(rounds, population, rule)
-    return [server for server, _ in simulate(algorithm, gradient, played, torch.from_numpy(x0), population, rule)]
+    return [server for server, _ in simulate(algorithm, gradient_of(problem), played, start, population, rule)]
 
 
 def models(*arguments: Any, **options: Any) -> np.ndarray:

@@ -243,6 +243,3 @@ class ReturnsNoModel(FedAvg):
 
 def test_every_check_has_an_algorithm_that_it_refuses():
     assert set(BROKEN.values()) == set(CHECKS)
-
-
-# --- options -----------------------------------------------------------------------------------------------

@@ -11,10 +11,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.fedavg import FedAvg
+from raylfl.core.population import Population
 from raylfl.pytest_plugin import contract_items
 from raylfl.testing import ContractBroken
 from raylfl.testing.runs import RUN_CHECKS, carry_out, configured, uses_its_checkpoints
@@ -49,10 +52,18 @@ BROKEN = {
 }
 
 
+def form(cls):
+    """Types, dtypes and shapes of a method's states of server and clients, whatever their names and number."""
+    method, x = cls(), torch.zeros(3)
+    states = method.init_server(x, Population.of(np.ones(2))), method.init_clients(x, 2)
+    return tuple(
+        tuple(sorted({f"{type(v)} {getattr(v, 'dtype', None)} {np.shape(v)}" for v in state.values()}))
+        for state in states
+    )
+
+
 STATES = {  # an algorithm for each form of state, but for those that need a model to cut
-    (entry.cls.init_server, entry.cls.init_clients): entry.name
-    for entry in ALGORITHMS
-    if entry.name not in ("splitfed", "ssl")
+    form(entry.cls): entry.name for entry in ALGORITHMS if entry.name not in ("splitfed", "ssl")
 }
 
 

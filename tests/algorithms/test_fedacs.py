@@ -144,29 +144,24 @@ CALIBRATED: dict[str, Algorithm] = {
 }
 
 
-def eight(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    return rng.dirichlet(np.ones(8)), rng.uniform(0, 0.9, 8), rng.integers(1, 40, 8).astype(float)
-
-
 @pytest.mark.parametrize("name", CALIBRATED)
 @pytest.mark.parametrize("seed", range(3))
 def test_eta_is_that_of_the_published_formulas(name, seed):
-    w, q, a = eight(seed)
+    w, q, a = system(seed, 8)
     ours = CALIBRATED[name].step_length(beforehand(w, q, a))
     assert ours == pytest.approx(oracles.calibrated_lr(name, 0.1, w, q, a), rel=1e-13)
 
 
 @pytest.mark.parametrize("name", ["fedacs", "cafedavg", "fedvarp"])
-def test_without_calibrate_eta_stays(name):
-    w, q, a = eight(0)
+def test_without_calibrate_and_if_no_client_can_be_reached_eta_stays(name):
     plain = {"fedacs": FedACS(), "cafedavg": CAFedAvg(), "fedvarp": FedVARP()}[name]
-    assert plain.step_length(beforehand(w, q, a)) == 0.1
+    assert plain.step_length(beforehand(*system(0, 8))) == 0.1
+    assert CALIBRATED[name].step_length(beforehand(np.full(2, 0.5), np.ones(2), np.ones(2))) == 0.1
 
 
 @pytest.mark.parametrize("name", ["fedacs", "cafedavg"])
 def test_absent_clients_and_dead_links_keep_the_step_equally_long(name):
-    w, q, a = eight(5)
+    w, q, a = system(5, 8)
     q[3], a[4] = 1.0, 0.0
     available = np.arange(8) != 1
     c = beforehand(w, q, a, available)
@@ -175,11 +170,6 @@ def test_absent_clients_and_dead_links_keep_the_step_equally_long(name):
     step = p * (1 - q) * a if name == "fedacs" else np.where(q < 1, there * a, 0)
     reached = CALIBRATED[name].step_length(c) * step.sum()
     assert reached == pytest.approx(0.1 * np.sum(there * (1 - q) * a))
-
-
-@pytest.mark.parametrize("name", ["fedacs", "cafedavg"])
-def test_if_no_client_can_be_reached_eta_stays(name):
-    assert CALIBRATED[name].step_length(beforehand(np.full(2, 0.5), np.ones(2), np.ones(2))) == 0.1
 
 
 def test_calibrating_needs_known_links_and_an_unbiased_reference():

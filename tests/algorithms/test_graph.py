@@ -1,15 +1,18 @@
 """Methods without a server: against dense matrices, their papers' recursions, and twins."""
 
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.algorithms.dsgd import DSGD
+from raylfl.algorithms.dsgd import DSGD, DSGDm
 from raylfl.algorithms.fedavg import FedAvg
 from raylfl.algorithms.gradient_tracking import GradientTracking, PushPull
+from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.algorithms.kgt import KGT
 from raylfl.algorithms.led import LED, ProxSkip
 from raylfl.algorithms.nids import NIDS, ExactDiffusion, Extra
@@ -24,93 +27,55 @@ from tests.shares import one_in
 # --- against dense matrices, with random participation, lost messages, unequal K and an empty round ----------
 
 
-@pytest.mark.parametrize("seed", one_in(2, range(4)))
-@pytest.mark.parametrize("order", ["atc", "cta", "dgd"])
-def test_dsgd_follows_its_matrices(seed, order):
-    (problem, x0), rounds = case(seed), random_rounds(seed)
-    same(node(play(DSGD(order=order), problem, rounds, x0)), graphs.dsgd(problem, rounds, x0, order))
+@dataclass(frozen=True)
+class Case:
+    """A method, its oracle (problem, rounds, x0) -> the rows of these names after each round, and options of rounds."""
+
+    method: GraphAlgorithm
+    oracle: Callable[..., Any]
+    rows: tuple[str, ...] = ("x",)
+    rounds: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        options = vars(self.method).items()
+        return "-".join([type(self.method).__name__, *(f"{key}={value}" for key, value in options)])
+
+
+ONE, EQUAL, TRACKED = {"steps": 1}, {"equal": True}, ("x", "y", "g_prev")
+CASES = [
+    *(Case(DSGD(order=order), partial(graphs.dsgd, order=order)) for order in ("atc", "cta", "dgd")),
+    Case(DSGDm(beta=0.7), partial(graphs.dsgdm, beta=0.7)),
+    Case(SGP(), graphs.sgp, ("x", "w"), {"directed": True}),
+    Case(GradientTracking(), partial(graphs.tracking, form="diging"), TRACKED, ONE),
+    Case(GradientTracking(order="atc"), partial(graphs.tracking, form="atc"), TRACKED, ONE),
+    Case(PushPull(), partial(graphs.tracking, form="push_pull"), TRACKED, {"directed": True}),
+    Case(PushDIGing(), partial(graphs.tracking, form="push_diging"), TRACKED, {"directed": True, **ONE}),
+    *(Case(KGT(gamma=gamma), partial(graphs.kgt, gamma=gamma), ("x", "c")) for gamma in (1.0, 0.6, 3.0)),
+    *(Case(LED(lazy=lazy), partial(graphs.led, lazy=lazy), ("x", "e"), EQUAL) for lazy in (True, False)),
+    Case(LED(beta=0.4), partial(graphs.led, lazy=True, share=0.4), ("x", "e"), EQUAL),
+    Case(ProxSkip(p=0.3), partial(graphs.led, lazy=True, share=0.3), ("x", "e"), EQUAL),
+    Case(Extra(), graphs.extra, ("x", "s"), ONE),
+    Case(ExactDiffusion(), graphs.exact_diffusion, ("x",), ONE),
+    Case(NIDS(), graphs.exact_diffusion, ("x",), ONE),  # the same sequence
+]
 
 
 @pytest.mark.parametrize("seed", one_in(2, range(4)))
-def test_dsgd_with_momentum_follows_its_matrices(seed):
-    (problem, x0), rounds = case(seed), random_rounds(seed)
-    ours = play(ALGORITHMS.get("dsgdm").cls(beta=0.7), problem, rounds, x0)
-    same(node(ours), graphs.dsgdm(problem, rounds, x0, 0.7))
+@pytest.mark.parametrize("tried", CASES, ids=str)
+def test_it_follows_its_matrices(tried, seed):
+    """Under random participation; test_graph_invariants.py is about all methods. ProxSkip's K is drawn for a round."""
+    (problem, x0), rounds = case(seed), random_rounds(seed, **tried.rounds)
+    if isinstance(tried.method, ProxSkip):
+        drawn = np.random.default_rng(seed).geometric(0.3, ROUNDS).tolist()
+        rounds = [replace(r, steps=[k] * N) for r, k in zip(rounds, drawn, strict=True)]
+    ours, theirs = play(tried.method, problem, rounds, x0), tried.oracle(problem, rounds, x0)
+    for k, name in enumerate(tried.rows):
+        rows = node(ours, name)
+        same(rows, np.stack([state[k] if len(tried.rows) > 1 else state for state in theirs]).reshape(rows.shape))
 
 
-@pytest.mark.parametrize("seed", one_in(2, range(4)))
-def test_sgp_follows_its_matrices(seed):
-    (problem, x0), rounds = case(seed), random_rounds(seed, directed=True)
-    ours, theirs = play(SGP(), problem, rounds, x0), graphs.sgp(problem, rounds, x0)
-    same(node(ours), [x for x, _ in theirs])
-    same(node(ours, "w")[..., 0], [w for _, w in theirs])
-
-
-@pytest.mark.parametrize("seed", one_in(2, range(4)))
-@pytest.mark.parametrize(
-    ("algorithm", "form", "steps"),
-    [
-        (GradientTracking(), "diging", 1),
-        (GradientTracking(order="atc"), "atc", 1),
-        (PushPull(), "push_pull", 3),
-        (PushDIGing(), "push_diging", 1),
-    ],
-    ids=["diging", "atc", "push_pull", "push_diging"],
-)
-def test_gradient_tracking_follows_its_matrices(seed, algorithm, form, steps):
-    problem, x0 = case(seed)
-    rounds = random_rounds(seed, directed=form.startswith("push"), steps=steps)
-    ours, theirs = play(algorithm, problem, rounds, x0), graphs.tracking(problem, rounds, x0, form)
-    for name, column in (("x", 0), ("y", 1), ("g_prev", 2)):
-        same(node(ours, name), [state[column] for state in theirs])
-
-
-@pytest.mark.parametrize("seed", one_in(2, range(4)))
-@pytest.mark.parametrize("gamma", [1.0, 0.6, 3.0])
-def test_kgt_follows_its_matrices(seed, gamma):
-    (problem, x0), rounds = case(seed), random_rounds(seed)
-    ours, theirs = play(KGT(gamma=gamma), problem, rounds, x0), graphs.kgt(problem, rounds, x0, gamma)
-    same(node(ours), [x for x, _ in theirs])
-    same(node(ours, "c"), [c for _, c in theirs])
-
-
-@pytest.mark.parametrize("seed", one_in(2, range(4)))
-@pytest.mark.parametrize("lazy", [True, False])
-def test_led_follows_its_matrices(seed, lazy):
-    (problem, x0), rounds = case(seed), random_rounds(seed, equal=True)
-    ours, theirs = play(LED(lazy=lazy), problem, rounds, x0), graphs.led(problem, rounds, x0, lazy)
-    same(node(ours), [x for x, _ in theirs])
-    same(node(ours, "e"), [e for _, e in theirs])
-
-
-@pytest.mark.parametrize("seed", one_in(2, range(4)))
-@pytest.mark.parametrize(
-    ("algorithm", "share"), [(LED(beta=0.4), 0.4), (ProxSkip(p=0.3), 0.3)], ids=["led", "proxskip"]
-)
-def test_a_constant_share_of_the_dual_follows_its_matrices(seed, algorithm, share):
-    """ProxSkip's K is drawn anew for each round, the same for all nodes."""
-    problem, x0 = case(seed)
-    drawn = np.random.default_rng(seed).geometric(0.3, ROUNDS).tolist()
-    rounds = [replace(r, steps=[k] * N) for r, k in zip(random_rounds(seed), drawn, strict=True)]
-    ours, theirs = play(algorithm, problem, rounds, x0), graphs.led(problem, rounds, x0, True, share)
-    same(node(ours), [x for x, _ in theirs])
-    same(node(ours, "e"), [e for _, e in theirs])
-
-
-@pytest.mark.parametrize("seed", one_in(2, range(4)))
-def test_extra_follows_its_matrices(seed):
-    (problem, x0), rounds = case(seed), random_rounds(seed, steps=1)
-    ours, theirs = play(Extra(), problem, rounds, x0), graphs.extra(problem, rounds, x0)
-    same(node(ours), [x for x, _ in theirs])
-    same(node(ours, "s"), [s for _, s in theirs])
-
-
-@pytest.mark.parametrize("seed", one_in(2, range(4)))
-def test_exact_diffusion_follows_its_matrices_and_nids_is_the_same_sequence(seed):
-    (problem, x0), rounds = case(seed), random_rounds(seed, steps=1)
-    ours = node(play(ExactDiffusion(), problem, rounds, x0))
-    same(ours, graphs.exact_diffusion(problem, rounds, x0))
-    same(ours, node(play(NIDS(), problem, rounds, x0)))
+def test_no_method_without_a_server_goes_unchecked():
+    assert {ALGORITHMS.name_of(type(tried.method)) for tried in CASES} == set(NAMES)
 
 
 # --- against the recursions as their papers print them --------------------------------------------------------
@@ -144,30 +109,6 @@ def test_on_the_complete_graph_dsgd_is_fedavg_and_led_is_scaffnew():
     problem, x0 = oracles.random_quadratics(3, N, D, weights="uniform", noise=0.1), np.ones(D)
     everyone = {(i, j) for i in range(N) for j in range(N) if i != j}
     rounds = [GraphRound(r, list(range(N)), everyone, [3] * N, 0.05) for r in range(ROUNDS)]
-    server = np.stack([s["x"].numpy() for s in play(FedAvg(), problem, rounds, x0)])
-    same(node(play(DSGD(), problem, rounds, x0)), np.repeat(server[:, None], N, axis=1))
-    problem, x0 = oracles.random_quadratics(4, N, D, weights="uniform", noise=0.1), np.ones(D)
-    everyone = {(i, j) for i in range(N) for j in range(N) if i != j}
-    rounds = [GraphRound(r, list(range(N)), everyone, [3] * N, 0.05) for r in range(ROUNDS)]
-    server = np.stack([s["x"].numpy() for s in play(Scaffnew(), problem, rounds, x0)])
-    same(node(play(LED(lazy=False), problem, rounds, x0)), np.repeat(server[:, None], N, axis=1))
-
-
-HOLDS = {  # against dense matrices, under random participation; test_graph_invariants.py is about all methods
-    "dsgd": test_dsgd_follows_its_matrices,
-    "dsgdm": test_dsgd_with_momentum_follows_its_matrices,
-    "exact_diffusion": test_exact_diffusion_follows_its_matrices_and_nids_is_the_same_sequence,
-    "extra": test_extra_follows_its_matrices,
-    "gradient_tracking": test_gradient_tracking_follows_its_matrices,
-    "kgt": test_kgt_follows_its_matrices,
-    "led": test_led_follows_its_matrices,
-    "nids": test_exact_diffusion_follows_its_matrices_and_nids_is_the_same_sequence,
-    "proxskip": test_a_constant_share_of_the_dual_follows_its_matrices,
-    "push_diging": test_gradient_tracking_follows_its_matrices,
-    "push_pull": test_gradient_tracking_follows_its_matrices,
-    "sgp": test_sgp_follows_its_matrices,
-}
-
-
-def test_no_method_without_a_server_goes_unchecked():
-    assert HOLDS.keys() == set(NAMES)
+    for served, on_graph in ((FedAvg(), DSGD()), (Scaffnew(), LED(lazy=False))):
+        server = np.stack([s["x"].numpy() for s in play(served, problem, rounds, x0)])
+        same(node(play(on_graph, problem, rounds, x0)), np.repeat(server[:, None], N, axis=1))

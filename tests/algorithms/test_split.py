@@ -117,22 +117,14 @@ CUTS = [
     (InPlace, "first", (8,)),
     (InPlace, "act", (8,)),
 ]
-cases = pytest.mark.parametrize(("cls", "cut", "shape"), CUTS, ids=lambda v: v if isinstance(v, str) else None)
 
 
-@cases
-@pytest.mark.parametrize("samples", [1, B])
-def test_an_activation_of_each_sample_passes_the_cut(
-    cls: type[Trained], cut: str, shape: tuple[int, ...], samples: int
-):
-    found, module = cut_of(cls, cut, samples)
-    assert found.floats_per_sample == int(np.prod(shape))
-    assert not module.get_submodule(cut)._forward_hooks
-
-
-@cases
-def test_the_client_half_is_what_comes_before_the_cut(cls: type[Trained], cut: str, shape: tuple[int, ...]):
-    found, module = cut_of(cls, cut)
+@pytest.mark.parametrize(("cls", "cut", "shape"), CUTS, ids=lambda v: v if isinstance(v, str) else None)
+def test_an_activation_of_each_sample_passes_the_cut_and_the_client_half_comes_before_it(cls, cut, shape):
+    for samples in (1, B):
+        found, module = cut_of(cls, cut, samples)
+        assert found.floats_per_sample == int(np.prod(shape))
+        assert not module.get_submodule(cut)._forward_hooks
     names = list(dict(module.named_children()))
     before = names[: names.index(cut) + 1] if cut != "pool" else ["conv1", "conv2"]
     assert found.client_width == sum(p.numel() for name in before for p in getattr(module, name).parameters())

@@ -50,10 +50,11 @@ def test_numbers_that_no_method_has_by_itself():
     assert ALGORITHMS.get("scaffold").cls(option=1).full_gradient
 
 
-def test_mifa_samples_all_clients_in_round_0_if_it_is_asked_to():
-    method = ALGORITHMS.get("mifa").cls
-    assert [method(init="all").full_participation({}, r) for r in (0, 1, 2)] == [True, False, False]
-    assert not method(init="zero").full_participation({}, 0)
+def test_mifa_and_fedaware_sample_all_clients_in_round_0_if_they_are_asked_to():
+    for name, option in (("mifa", "init"), ("fedaware", "warmup")):
+        method = ALGORITHMS.get(name).cls
+        assert [method(**{option: "all"}).full_participation({}, r) for r in (0, 1, 2)] == [True, False, False]
+        assert not method().full_participation({}, 0)
 
 
 def test_sums_of_uploads_suffice_for_these_methods():

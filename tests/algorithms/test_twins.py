@@ -6,6 +6,7 @@ Each pair states the rounds in which it holds: bit for bit if both do the same o
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import torch
@@ -45,9 +46,12 @@ class Twins:
     tolerance: float = 1e-11  # 0: the same bits
 
 
-def full(seed: int) -> RunContext:
-    """Full participation, perfect links, unequal steps and weights."""
-    return world(seed, full=True)
+full, lossless = partial(world, full=True), partial(world, lossless=True)
+
+
+def calm(seed: int) -> RunContext:
+    """Full participation of four clients with one step of full-batch gradients, at a constant rate."""
+    return constant_rate(world(seed, full=True, steps=1, noise=0.0, clients=4))
 
 
 TWINS = {
@@ -55,43 +59,27 @@ TWINS = {
     "FedAvgM without momentum is FedAvg": Twins(FedAvgM(gamma=0.7, beta=0.0), FedAvg(gamma=0.7), world),
     "Adagrad far from adapting is FedAvg": Twins(FedAdagrad(gamma=2 * FAR, tau=FAR), FedAvg(), world),
     "and with b1 FedAvgM": Twins(FedAdagrad(gamma=2 * FAR / (1 - 0.6), b1=0.6, tau=FAR), FedAvgM(beta=0.6), world),
-    "FedNova with equal K is FedAvg by weight": Twins(
-        FedNova(), FedAvg(aggregate="weighted"), lambda s: world(s, steps=3)
-    ),
+    "FedNova with equal K is FedAvg by weight": Twins(FedNova(), FedAvg(aggregate="weighted"), partial(world, steps=3)),
     "MIFA under full participation is FedAvg": Twins(MIFA(gamma=0.7), FedAvg(gamma=0.7), full),
     "FedVARP under full participation is FedAvg": Twins(FedVARP(gamma=0.7), FedAvg(gamma=0.7), full),
     "FedVARP that loses nothing has nothing to reuse": Twins(
-        FedVARP(lost="reuse"), FedAvg(aggregate="anonymous"), lambda s: world(s, lossless=True)
+        FedVARP(lost="reuse"), FedAvg(aggregate="anonymous"), lossless
     ),
     "FedAU under full participation is FedAvg": Twins(FedAU(gamma=0.7), FedAvg(gamma=0.7), full),
     "FedAWE under full participation is FedAvg": Twins(FedAWE(gamma=0.7), FedAvg(gamma=0.7), full),
-    "c-a-FedAvg over perfect links is FedAvg": Twins(
-        CAFedAvg(), FedAvg(aggregate="anonymous"), lambda s: world(s, lossless=True)
-    ),
-    "SFL of one client a round is FedAvg": Twins(SFL(gamma=0.7), FedAvg(gamma=0.7), lambda s: world(s, size=1)),
+    "c-a-FedAvg over perfect links is FedAvg": Twins(CAFedAvg(), FedAvg(aggregate="anonymous"), lossless),
+    "SFL of one client a round is FedAvg": Twins(SFL(gamma=0.7), FedAvg(gamma=0.7), partial(world, size=1)),
     "SSL is SFL": Twins(SSL(cut="layer", gamma=0.7), SFL(gamma=0.7), world, 0),
     "SplitFed is FedAvg": Twins(SplitFed(cut="layer", gamma=0.7), FedAvg(gamma=0.7), world, 0),
     "SCAFFOLD's first round is FedAvg's": Twins(
-        Scaffold(gamma=0.7), FedAvg(gamma=0.7), lambda s: world(s, count=1, draws=False)
+        Scaffold(gamma=0.7), FedAvg(gamma=0.7), partial(world, count=1, draws=False)
     ),
-    "SCAFFOLD under full participation with equal K is Scaffnew": Twins(
-        Scaffold(), Scaffnew(), lambda s: world(s, full=True, steps=3)
-    ),
-    "Scaffnew with one step is FedSGD": Twins(Scaffnew(), FedSGD(), lambda s: world(s, full=True, steps=1)),
-    "local training's first round is FedAvg's": Twins(
-        LocalOnly(), FedAvg(aggregate="full"), lambda s: world(s, count=1)
-    ),
-    "FOCUS under full participation with one step descends on N F": Twins(
-        # FOCUS steps by eta along N grad F; eta / N here against eta there
-        Focus(gamma=0.02),
-        FedAvg(gamma=0.02 / 0.05 * 4, aggregate="full"),
-        lambda s: constant_rate(world(s, full=True, steps=1, noise=0.0, clients=4)),
-    ),
-    "and so does training on all data": Twins(
-        Focus(gamma=0.05 / 4),
-        Centralized(),
-        lambda s: constant_rate(world(s, full=True, steps=1, noise=0.0, clients=4)),
-    ),
+    "SCAFFOLD with equal K is Scaffnew": Twins(Scaffold(), Scaffnew(), partial(world, full=True, steps=3)),
+    "Scaffnew with one step is FedSGD": Twins(Scaffnew(), FedSGD(), partial(world, full=True, steps=1)),
+    "local training's first round is FedAvg's": Twins(LocalOnly(), FedAvg(aggregate="full"), partial(world, count=1)),
+    # FOCUS steps by eta along N grad F; eta / N here against eta there
+    "FOCUS with one step descends on N F": Twins(Focus(gamma=0.02), FedAvg(gamma=1.6, aggregate="full"), calm),
+    "and so does training on all data": Twins(Focus(gamma=0.05 / 4), Centralized(), calm),
 }
 
 

@@ -251,28 +251,16 @@ def test_cinic_folders_become_images_and_labels(tmp_path):
     assert (data.train_transform.augment, data.test_transform.augment) == (True, False)
 
 
-def test_grey_png_files_become_three_equal_channels(tmp_path):
-    write_cinic(tmp_path)
-    path = tmp_path / "CINIC-10" / "train" / "cat" / "0.png"
-    grey = RNG.integers(0, 256, (32, 32), dtype=np.uint8)
-    Image.fromarray(grey).save(path)
-    x, _ = Cinic10(root=str(tmp_path)).train_dataset.tensors
-    np.testing.assert_array_equal(x[3], np.stack([grey] * 3))
-
-
-def test_missing_cinic_folders_are_named(tmp_path):
+def test_missing_cinic_folders_and_images_of_another_size_are_named(tmp_path):
     with pytest.raises(DataMissing, match=rf"data\.name=cinic10: {tmp_path}/CINIC-10 is missing"):
         Cinic10(root=str(tmp_path))
     write_cinic(tmp_path)
     shutil.rmtree(tmp_path / "CINIC-10" / "train")
     with pytest.raises(DataMissing, match=r"data\.name=cinic10: .*/CINIC-10 holds no train/<class>/"):
         Cinic10(root=str(tmp_path))
-
-
-def test_images_of_another_size_are_refused(tmp_path):
-    write_cinic(tmp_path, size=(32, 31))
+    write_cinic(tmp_path / "narrow", size=(32, 31))
     with pytest.raises(DataMissing, match=r"have \(32, 31\) pixels instead of \(32, 32\)"):
-        Cinic10(root=str(tmp_path))
+        Cinic10(root=str(tmp_path / "narrow"))
 
 
 def test_the_root_is_the_option_else_the_environment_else_the_users_cache(tmp_path, monkeypatch):

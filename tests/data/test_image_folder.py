@@ -103,16 +103,13 @@ def test_jpeg_images_and_grey_ones_have_the_channels_asked_for(tmp_path, load):
     x = load(tmp_path / "i").train_dataset.tensors[0]
     assert x.shape == (1, 3, 8, 8)
     assert (x.float() - 200).abs().max() <= 2  # JPEG rounds
+    assert torch.equal(x[:, :1], load(tmp_path / "i", grey=True).train_dataset.tensors[0])
 
 
 def test_augmentation_is_of_training_images_only(folder, load):
     data = load(folder, augment=True)
     assert not data.train_transform.fixed
     assert data.test_transform.fixed
-
-
-def resize(path):
-    Image.new("RGB", (5, 5)).save(path)
 
 
 def deep(path):
@@ -160,7 +157,10 @@ def test_files_that_are_left_out_are_counted_by_suffix_and_misplaced_images_are_
     [
         (lambda top: (top / "test/dog").mkdir() or Image.new("RGB", (8, 6)).save(top / "test/dog/a.png"), "dog"),
         (lambda top: Image.new("RGB", (5, 5)).save(top / "train/cat/z.png"), "size makes them alike"),
-        (lambda top: resize(top / "test/cat/d.png"), r"\(5, 5\) pixels \(test/cat/d\.png\); .*size makes"),
+        (
+            lambda top: Image.new("RGB", (5, 5)).save(top / "test/cat/d.png"),
+            r"\(5, 5\) pixels \(test/cat/d\.png\); .*size makes",
+        ),
         (lambda top: (top / "train/cat/z.png").write_bytes(b"no image"), r"z\.png cannot be read.*of no known format"),
         (lambda top: deep(top / "train/cat/z.png"), r"z\.png has more than 8 bits.*convert"),
         (lambda top: (top / "test").rename(top / "val"), "holds no test/"),

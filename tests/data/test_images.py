@@ -106,12 +106,12 @@ def test_digits_are_scikit_learns_split_by_class():
     assert (float(x.min()), float(x.max()), x.shape[1:]) == (0.0, 1.0, data.in_shape)
 
 
-@pytest.mark.parametrize("upscale", [None, 8, 28, 32])
+@pytest.mark.parametrize("upscale", [None, 28])
 def test_in_shape_is_what_the_transform_makes(upscale):
     data = Digits(upscale)
     x, _ = data.train_dataset[:2]
-    assert tuple(data.train_transform(x).shape[1:]) == data.in_shape
-    assert tuple(data.test_transform(x).shape[1:]) == data.in_shape == (1, upscale or 8, upscale or 8)
+    for transform in (data.train_transform, data.test_transform):
+        assert tuple(transform(x).shape[1:]) == data.in_shape == (1, upscale or 8, upscale or 8)
 
 
 def test_the_split_is_a_fixed_choice_of_a_fifth_of_every_class():

@@ -66,19 +66,11 @@ REFUSALS = {
     "two columns": (Own(train_dataset=TensorDataset(X, LENGTHS, Y)), None, "labels=null, but must be one of 1, 2 "),
     "two columns of items": (Own(train_dataset=Item(X, LENGTHS, Y)), None, "labels=null, but must be one of 1, 2 "),
     "two keys": (Own(train_dataset=Item(X, LENGTHS, Y, as_dict=True)), None, "labels=null, but must be one of b, c "),
-    "targets that disagree": (
-        Own(train_dataset=TensorDataset(X, Y), targets=LENGTHS),
-        None,
-        "labels=null, .*targets, 1 ",
-    ),
+    "targets that disagree": (Own(train_dataset=TensorDataset(X, Y), targets=LENGTHS), None, "labels=null, .*gets, 1 "),
     "an item's that disagree": (Own(train_dataset=Item(X, Y), targets=1 - Y), None, "labels=null, .* of targets, 1 "),
     "no integers": (Own(train_dataset=TensorDataset(X, X[:, 0])), None, "name=a partition by label, but must be iid"),
     "a column that is none": (Own(train_dataset=TensorDataset(X, Y)), 2, r"labels=2, but must be a column .*\(0, 1\)"),
-    "a column of inputs": (
-        Own(train_dataset=TensorDataset(X, Y)),
-        0,
-        "labels=0, but must be one integer label for each",
-    ),
+    "a column of inputs": (Own(train_dataset=TensorDataset(X, Y)), 0, "labels=0, but must be one integer label for"),
     "an unknown name": (Own(train_dataset=Item(X, Y, as_dict=True)), "label", r"labels=label, .*\(a, b\)"),
     "a name of two things": (Own(train_dataset=Item(X, Y, kind=Y), kind=LENGTHS), "kind", "labels=kind, .* one thing"),
 }

@@ -155,16 +155,11 @@ def test_synthetic_labels_are_those_of_a_linear_model_per_client():
 
 
 @pytest.mark.parametrize("name", FOUR)
-def test_every_sample_has_one_owner(name):
-    data = DATA.get(name).cls(num_clients=3)
-    owned = [index for indices in data.client_indices for index in indices]
-    assert sorted(owned) == list(range(len(data.train_dataset)))
-    assert len(data.client_indices) == data.num_clients == 3
-
-
-@pytest.mark.parametrize("name", FOUR)
-def test_samples_depend_on_the_seed_and_on_nothing_else(name):
+def test_every_sample_has_one_owner_and_depends_on_the_seed_and_on_nothing_else(name):
     cls = DATA.get(name).cls
+    data = cls(num_clients=3)
+    assert sorted(index for indices in data.client_indices for index in indices) == list(range(len(data.train_dataset)))
+    assert len(data.client_indices) == data.num_clients == 3
     one = cls(seed=7).train_dataset.tensors
     np.random.default_rng().random()
     torch.rand(3)

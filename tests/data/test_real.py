@@ -40,7 +40,7 @@ def test_the_idx_files_have_the_published_counts_and_moments(cls, name, mean, st
         assert y[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # tests/data/test_image_folder.py reads a few
 @needs("cifar10-jpeg.tgz")
 def test_the_jpeg_copies_of_cifar_10_are_sixty_thousand_images(tmp_path):
     data = ImageFolder("cifar10-jpeg.tgz", cache=str(tmp_path))
@@ -63,11 +63,13 @@ def test_the_authors_logs_are_those_of_table_10():
 
 
 @needs("MNIST")
+@needs(FILE)
 @pytest.mark.slow
 def test_the_first_rounds_of_a_cell_of_table_10_are_where_the_authors_are(tmp_path):
-    """Logistic regression, C=2, K=5, PFL at 0.01: 120 rounds; the logs have 85.4 to 88.7 % in rounds 80 to 120."""
-    point = Point(task="MNIST, logistic", classes=2, steps=5, method="PFL", norm="medium", lr=0.01, stage=0)
-    setting = find("sfl/table10").setting(point, "paper")
-    setting = replace(setting, config={**setting.config, "rounds": 120})
+    """Logistic regression, C=2, K=5, PFL at 0.01; the authors' mean of rounds 21 to 40 is that of one seed."""
+    cell = {"task": "MNIST, logistic", "classes": 2, "steps": 5, "method": "PFL", "lr": 0.01}
+    setting = find("sfl/table10").setting(Point(**cell, norm="medium", stage=0), "paper")
+    setting = replace(setting, config={**setting.config, "rounds": 40})
     group = RunCache(tmp_path, "paper", jobs=1).groups([setting], [1234])[0]
-    assert 0.84 < last_k(group, "test/accuracy", 40).mean < 0.90
+    theirs = np.mean([accuracy for r, accuracy in log_of({**cell, "clip": 10}, 1000) if 20 <= r < 40])
+    assert last_k(group, "test/accuracy", 20).mean == pytest.approx(theirs, abs=0.03)
