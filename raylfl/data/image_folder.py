@@ -143,7 +143,9 @@ def _write(folder: Path, source: Path, halves: Sequence[str], size: int | None, 
     rows = {name: (i, row) for i, half in enumerate(halves) for row, name in enumerate(labels[half])}
     counts = [len(labels[half]) for half in halves]
     first, columns = "", list[np.ndarray[Any, Any]]()
-    for name, content in _images(source, halves, []):
+    for name, content in _files(source, halves):
+        if name not in rows:
+            continue
         image = pixels(content(), name, size, grey)
         if not columns:
             shapes = [(count, *image.shape) for count in counts]
@@ -164,13 +166,20 @@ def _write(folder: Path, source: Path, halves: Sequence[str], size: int | None, 
 def _labels(source: Path, halves: Sequence[str]) -> tuple[dict[str, dict[str, str]], list[str]]:
     """For each half, image name -> label (its class folder), sorted by label and name; and the notes.
 
-    Raises Unreadable if a half has no images, or if the test set has a label that the training set has not.
+    Every file `.../<half>/<class>/<image>` is an image, unless a dot is in front, as in macOS's `._cat.png`. Raises
+    Unreadable if a half has no images, or if the test set has a label that the training set has not.
     """
     images: dict[str, list[tuple[str, str]]] = {half: [] for half in halves}
     others = list[str]()
-    for name, _ in _images(source, halves, others):
-        half, label = PurePosixPath(name).parts[-3:-1]
-        images[half].append((label, name))
+    for name, _ in _files(source, halves):
+        path = PurePosixPath(name)
+        in_class, is_image = path.parts[-3:-2] and path.parts[-3] in halves, path.suffix.lower() in ENDINGS
+        if any(part.startswith(".") for part in path.parts[-2:]):
+            continue
+        if in_class and is_image:
+            images[path.parts[-3]].append((path.parts[-2], name))
+        elif in_class or (is_image and set(halves) & set(path.parts[:-1])):
+            others.append(name)
     for half in halves:
         if not images[half]:
             raise Unreadable(f"{source} holds no {half}/<class>/*.jpg or *.png")
@@ -203,23 +212,8 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _images(source: Path, halves: Sequence[str], others: list[str]) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """Pairs (name, a function that reads the content) of every image `.../<half>/<class>/<image>`, in any order.
-
-    Names with a dot in front, such as macOS's `._cat.png`, are no images. others: extended by other files.
-    """
-    for name, content in _files(source, halves):
-        path = PurePosixPath(name)
-        in_class, is_image = path.parts[-3:-2] and path.parts[-3] in halves, path.suffix.lower() in ENDINGS
-        if any(part.startswith(".") for part in path.parts[-2:]):
-            continue
-        if in_class and is_image:
-            yield name, content
-        elif in_class or (is_image and set(halves) & set(path.parts[:-1])):
-            others.append(name)
-
-
 def _files(source: Path, halves: Sequence[str]) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    """Pairs (name, a function that reads the content) of the files of a folder or tar file, in any order."""
     if source.is_dir():
         yield from ((path.relative_to(source).as_posix(), path.read_bytes) for path in _paths(source, halves))
         return
