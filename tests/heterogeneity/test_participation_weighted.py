@@ -11,7 +11,7 @@ from raylfl.heterogeneity.participation.uniform import Weighted
 from raylfl.heterogeneity.world import RunContext
 from tests.heterogeneity.draws import Z, world
 
-ROUNDS = 6000
+ROUNDS = 3000
 
 
 def exact_sets(weights, size):

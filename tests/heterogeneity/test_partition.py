@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from raylfl.errors import BadValue
@@ -44,7 +44,6 @@ def tasks(draw):
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-@settings(max_examples=30, deadline=None)
 @given(task=tasks())
 def test_every_sample_has_one_owner_unless_it_is_counted_as_dropped(plan, task):
     samples, clients, seed = task
@@ -84,11 +83,12 @@ def test_partitions_by_label_refuse_unlabelled_data(plan):
         plan.split(Samples(500), 10, 0)
 
 
-@settings(max_examples=30, deadline=None)
-@given(task=tasks())
-def test_iid_sizes_differ_by_at_most_one(task):
+@given(task=tasks(), alpha=st.floats(1e-6, 100), balance=st.sampled_from(["draw", "move"]))
+def test_sizes_differ_by_at_most_one_and_by_quantity_every_client_has_data(task, alpha, balance):
     samples, clients, seed = task
-    assert np.ptp(Iid().split(samples, clients, seed).sizes) <= 1
+    for plan in (Iid(), DirichletClient(max(alpha, 0.01), balance)):
+        assert np.ptp(plan.split(samples, clients, seed).sizes) <= 1
+    assert Quantity(alpha).split(samples, clients, seed).sizes.min() >= 1
 
 
 def test_iid_label_counts_are_hypergeometric():
@@ -99,7 +99,6 @@ def test_iid_label_counts_are_hypergeometric():
     assert counts.var() == pytest.approx(variance, rel=0.15)  # 2000 counts: 5 sigma is 16 %
 
 
-@settings(max_examples=30, deadline=None)
 @given(task=tasks(), shards=st.integers(1, 3))
 def test_shards_are_equal_blocks_of_sorted_labels(task, shards):
     samples, clients, seed = task
@@ -109,13 +108,6 @@ def test_shards_are_equal_blocks_of_sorted_labels(task, shards):
     # a client of s blocks sees a label boundary only inside one of them: all borders together are K - 1
     seen = (class_counts(split, samples) > 0).sum(axis=1)
     assert np.maximum(seen - shards, 0).sum() <= samples.num_classes - 1
-
-
-@settings(max_examples=30, deadline=None)
-@given(task=tasks(), alpha=st.floats(1e-6, 100))
-def test_quantity_gives_every_client_data(task, alpha):
-    samples, clients, seed = task
-    assert Quantity(alpha).split(samples, clients, seed).sizes.min() >= 1
 
 
 @pytest.mark.parametrize("alpha", [0.1, 1.0, 10.0])
@@ -128,7 +120,6 @@ def test_quantity_sizes_have_the_variance_of_a_dirichlet(alpha):
     assert abs(squares.mean() - expected) < 4 * error
 
 
-@settings(max_examples=50, deadline=None)
 @given(task=tasks(), c=st.integers(1, 4))
 def test_classes_gives_c_labels_per_client_and_shares_each_evenly(task, c):
     samples, clients, seed = task

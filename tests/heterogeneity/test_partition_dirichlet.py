@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -31,7 +31,6 @@ def test_dirichlet_has_the_second_moments_of_its_law(alpha):
     assert correlation.mean() == pytest.approx(-1 / (clients - 1), abs=0.02)
 
 
-@settings(max_examples=40, deadline=None)
 @given(task=tasks(), alpha=st.floats(0.01, 10))
 def test_cap_gives_no_further_class_to_a_client_with_n_over_n_samples(task, alpha):
     samples, clients, seed = task
@@ -40,7 +39,6 @@ def test_cap_gives_no_further_class_to_a_client_with_n_over_n_samples(task, alph
     assert np.all(counts[before >= samples.count / clients] == 0)
 
 
-@settings(max_examples=40, deadline=None)
 @given(task=tasks(), alpha=st.floats(0.01, 10))
 def test_equal_moves_samples_from_rich_to_poor_only(task, alpha):
     samples, clients, seed = task
@@ -73,13 +71,6 @@ def test_extreme_alphas_still_partition(alpha):
     samples = balanced(1000, 10)
     for plan in (Dirichlet(alpha, 0), Dirichlet(alpha, 0, "cap"), DirichletClient(alpha)):
         assert plan.split(samples, 20, 0).sizes.sum() == 1000
-
-
-@settings(max_examples=40, deadline=None)
-@given(task=tasks(), alpha=st.floats(0.01, 10), balance=st.sampled_from(["draw", "move"]))
-def test_dirichlet_client_sizes_differ_by_at_most_one(task, alpha, balance):
-    samples, clients, seed = task
-    assert np.ptp(DirichletClient(alpha, balance).split(samples, clients, seed).sizes) <= 1
 
 
 @pytest.mark.parametrize("alpha", [0.05, 1.0, 20.0])
@@ -239,7 +230,6 @@ def test_sizes_follow_the_definition_read_literally(classes):
     assert stats.ks_2samp(ours, np.concatenate(oracle)).pvalue > 0.001
 
 
-@settings(max_examples=60, deadline=None)
 @given(task=tasks(), classes=st.integers(1, 4), alpha=st.floats(0.05, 50))
 def test_a_client_has_at_most_c_classes_and_a_full_one_takes_no_more(task, classes, alpha):
     samples, clients, seed = task
@@ -253,7 +243,6 @@ def test_a_client_has_at_most_c_classes_and_a_full_one_takes_no_more(task, class
     assert not np.any(taken_by_full & taken_by_others)  # only where all owners were full
 
 
-@settings(max_examples=60, deadline=None)
 @given(clients=st.integers(1, 60), labels=st.integers(1, 30), seed=st.integers(0, 2**32), data=st.data())
 def test_every_client_gets_c_classes_and_every_class_enough_clients(clients, labels, seed, data):
     classes = data.draw(st.integers(-(-labels // clients), labels))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from omegaconf import OmegaConf
@@ -19,7 +19,6 @@ from raylfl.heterogeneity.partition.stats import class_counts, emd, label_entrop
 CONF = Path(__file__).parents[2] / "conf" / "partition"
 
 
-@settings(max_examples=40, deadline=None)
 @given(owner=st.lists(st.integers(0, 5), min_size=6, max_size=60))
 def test_a_written_file_gives_the_same_split(owner, tmp_path_factory):
     path = tmp_path_factory.mktemp("partition") / "partition.json"
@@ -103,7 +102,6 @@ def test_counts_are_samples_of_each_label_at_each_client():
     assert class_counts(SPLIT, samples).tolist() == [[1, 2, 0], [2, 0, 0], [0, 0, 0]]
 
 
-@settings(deadline=None)
 @given(counts=COUNTS.filter(lambda counts: counts.sum(axis=1).min() > 0))
 def test_label_entropy_is_scipys(counts):
     np.testing.assert_allclose(label_entropy(counts), entropy(counts, axis=1), rtol=1e-12, atol=1e-12)

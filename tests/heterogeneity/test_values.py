@@ -177,7 +177,7 @@ def test_ten_million_clients_cost_nothing_when_three_are_evaluated():
         ({"uniform": [0.4, 0.2]}, PROBABILITY, "q.uniform", "lo <= hi"),
         ({"uniform": [0.4]}, PROBABILITY, "q.uniform", "two numbers"),
         ({"uniform": [10, None]}, COUNT, "q.uniform", "lo <= hi"),
-        ({"linspace": [0, 2]}, PROBABILITY, "q.linspace", "[first, last]"),
+        ({"linspace": [0, 1.0]}, FAILURE, "q.linspace", "[first, last], each a failure probability"),
         ({"lognormal": [0, 1]}, PROBABILITY, "q.lognormal", "another form"),
         ({"lognormal": [0, -1]}, POSITIVE, "q.lognormal", "sigma >= 0"),
         ({"lognormal": [0, math.inf]}, POSITIVE, "q.lognormal", "sigma >= 0"),

@@ -165,13 +165,10 @@ def test_a_dynamic_q_is_redrawn_and_losses_follow_its_mean():
             "batch_size=all, but must be a whole number, at least 1 and at most 1e9, or",
         ),
         (LocalWork, {"batch_size": {"uniform": [0, None]}}, "batch_size.uniform=[0, None], but must be [lo, hi]"),
-        (LocalWork, {"steps": {"uniform": [1, None]}}, "steps.uniform=[1, None], but must be [lo, hi] with lo <= hi"),
         (Clock, {"bandwidth": 0}, "bandwidth=0, but must be > 0, floats per second, up and down, or null"),
         (Clock, {"seconds_per_step": -1}, "seconds_per_step=-1, but must be a number above 0"),
         (Clock, {"seconds_per_step": {"phases": [{"until": 0.5, "value": 1}, {"value": 2}]}}, "cannot change during"),
         (Bernoulli, {"q": 1.0}, "q=1.0, but must be a failure probability in [0, 1)"),
-        (Bernoulli, {"q": {"linspace": [0.0, 1.0]}}, "q.linspace=[0.0, 1.0], but must be [first, last], each a fail"),
-        (Bernoulli, {"q": [0.1, 2]}, "q[1]=2, but must be a failure probability in [0, 1)"),
     ],
 )
 def test_refusals_name_key_value_and_remedy(part, options, says):
