@@ -81,7 +81,7 @@ FAULTS = {  # subject -> files of tests
     ),
     "Runs at a URL": ("runtime/test_mirror", "runtime/test_mirror_parts", "runtime/test_trust"),
     "Clients and modules that fail": ("runtime/test_faults", "runtime/test_exits", "runtime/test_device"),
-    "Mistakes": ("runtime/test_bad_input", "config/test_hostile", "config/test_expansion", "test_cli_exit_codes"),
+    "Mistakes": ("runtime/test_bad_input", "config/test_hostile", "test_cli_exit_codes"),
 }
 
 

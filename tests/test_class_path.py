@@ -11,7 +11,6 @@ import torch
 import yaml
 
 import raylfl
-from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.fedprox import FedProx
 from raylfl.cli import main
 from raylfl.config.load import load_config
@@ -20,20 +19,6 @@ from raylfl.errors import BadConfig
 from tests.startup.forks import LEAN, forks_after
 
 MINE = (Path(__file__).parent / "mine.py").read_text()
-REGISTERED = '''
-from dataclasses import dataclass
-
-from raylfl.algorithms import ALGORITHMS
-from raylfl.algorithms.fedprox import FedProx
-
-
-@ALGORITHMS.register("sprung_from_outside")
-@dataclass
-class Registered(FedProx):
-    """Registered in a file of the user's."""
-
-    mu: float = 0.25
-'''
 MISSPELT = """
 from raylfl.algorithms.fedavg import FedAvg
 
@@ -61,12 +46,10 @@ SHIPPED = [
 
 
 @pytest.fixture
-def here(fresh, monkeypatch):
+def here(fresh):
     """A working directory with a user's modules."""
     (fresh / "mine.py").write_text(MINE)
-    (fresh / "registered_outside.py").write_text(REGISTERED)
     sys.path.insert(0, str(fresh))
-    monkeypatch.setattr(ALGORITHMS, "_entries", dict(ALGORITHMS._entries))
     return fresh
 
 
@@ -103,14 +86,8 @@ def test_copies_of_shipped_components_give_the_same_bits_and_the_saved_config_th
 
 
 @pytest.mark.slow
-def test_another_process_resumes_a_run_of_own_components_also_of_a_class_registered_outside(here, elsewhere):
-    import registered_outside  # noqa: F401
-
-    own = [*OWN[2:], "algorithm.name=sprung_from_outside", "algorithm.mu=0.1"]
-    first = raylfl.run("digits", [*SMALL, *own, "logging.id=a", "rounds=2"])
-    saved = yaml.safe_load((first.run_dir / "config.yaml").read_text())["algorithm"]
-    assert saved["name"] == "sprung_from_outside"
-    assert saved["class_path"] == "registered_outside.Registered"
+def test_another_process_resumes_a_run_of_own_components(here, elsewhere):
+    first = raylfl.run("digits", [*SMALL, *OWN, "logging.id=a", "rounds=2"])
     assert elsewhere(["resume", str(first.run_dir), "rounds=3"], here) == ""
     longer = torch.load(first.run_dir / "final.pt", weights_only=True)["params"]
     assert torch.equal(longer, raylfl.run("digits", [*SMALL, *SHIPPED]).params)
@@ -130,23 +107,21 @@ def test_without_its_module_a_run_cannot_be_resumed_and_the_message_says_what_is
 
 
 def test_a_class_that_only_this_process_can_import_causes_a_warning(here):
-    @ALGORITHMS.register("known_here_only")
     @dataclass
     class Passing(FedProx):
         """A class defined in a function."""
 
-    result = raylfl.run("digits", [*SMALL, "algorithm.name=known_here_only", "rounds=1"])
+    result = raylfl.run("digits", [*SMALL, "rounds=1"], algorithm=Passing)
     assert "the run cannot be resumed from its config alone" in (result.run_dir / "log.txt").read_text()
 
 
-def test_a_registered_class_with_abstract_methods_is_refused_by_its_name(here):
-    @ALGORITHMS.register("unfinished")
+def test_a_class_with_abstract_methods_is_refused(here):
     @dataclass
     class Unfinished(Algorithm):
         """An algorithm without its methods."""
 
-    with pytest.raises(BadConfig, match=r"algorithm.name=unfinished, but must be a class that defines server_step, as"):
-        load_config("digits", ["algorithm=unfinished"])
+    with pytest.raises(BadConfig, match=r"Unfinished, but must be a class that defines server_step, as"):
+        raylfl.run("digits", algorithm=Unfinished)
 
 
 @pytest.mark.slow

@@ -8,9 +8,8 @@ from typing import Any
 
 from rich.table import Table
 
-from raylfl.components import source
-from raylfl.components.options import words
-from raylfl.components.registry import import_class
+from raylfl.components.options import options_of_class, words
+from raylfl.components.registry import first_line, import_class
 from raylfl.config.find import FOLDERS, config_names, find_config, summary_of
 from raylfl.config.registries import KINDS
 from raylfl.errors import BadConfig, BadValue
@@ -42,7 +41,7 @@ def list_own(path: str) -> None:
         raise BadConfig(f"list {path}: no component found; docs/plugins.md says which classes are components")
     table = _table()
     for kind, cls in found:
-        about = source.first_line(cls.__doc__) if "__doc__" in vars(cls) else ""
+        about = first_line(cls.__doc__) if "__doc__" in vars(cls) else ""
         if missing := sorted(getattr(cls, "__abstractmethods__", ())):
             about = f"cannot be used: it does not define {' and '.join(missing)}"
         table.add_row(f"{cls.__module__}.{cls.__qualname__}", about, f"{kind}: {inspect.getfile(cls)}")
@@ -101,7 +100,7 @@ def _is_module(path: str) -> bool:
 
 
 def _options(cls: type) -> Iterator[tuple[str, str]]:
-    hints = source.options_of_class(cls) or {}
+    hints = options_of_class(cls) or {}
     if dataclasses.is_dataclass(cls):
         defaults = {field.name: field.default for field in dataclasses.fields(cls)}
         absent: Any = dataclasses.MISSING

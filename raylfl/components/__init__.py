@@ -1,1 +1,1 @@
-"""Components of a config: their options, registries, plug-ins, and reading of source without importing it."""
+"""Components of a config: their options, their registries, and plug-ins."""

@@ -30,21 +30,8 @@ PACKAGES = {  # extra -> what pip installs for it, as in pyproject.toml
     "optuna": "'optuna>=4'",
     "reports": "'wandb>=0.19' 'wandb-workspaces>=0.4'",
 }
-REQUIRED = [
-    "torch",
-    "lightning",
-    "torchmetrics",
-    "numpy",
-    "scipy",
-    "omegaconf",
-    "yaml",
-    "pydantic",
-    "rich",
-    "threadpoolctl",
-    "psutil",
-    "cloudpickle",
-    "fsspec",
-]
+REQUIRED = ["torch", "lightning", "torchmetrics", "numpy", "scipy", "omegaconf", "yaml", "pydantic", "rich"]
+REQUIRED += ["threadpoolctl", "psutil", "cloudpickle", "fsspec"]
 
 
 class MissingExtra(BadConfig):

@@ -74,6 +74,15 @@ def arguments_of(cls: Any) -> dict[str, Any]:
     return {name: nullable(hints.get(name, Any)) for name in list(signature(cls.__init__).parameters)[1:]}
 
 
+def options_of_class(cls: type) -> dict[str, Any] | None:
+    """Option -> declared type, for a dataclass or the constructor of a class; None if that accepts any option."""
+    if is_dataclass(cls):
+        hints = hints_of(cls)
+        return {field.name: hints[field.name] for field in fields(cls) if field.init}
+    accepts_any = any(p.kind is p.VAR_KEYWORD for p in signature(cls).parameters.values())
+    return None if accepts_any else arguments_of(cls)
+
+
 def _accepted(key: str, hint: Any, value: Any) -> Any:
     try:
         return fitting(hint, value)

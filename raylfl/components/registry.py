@@ -6,9 +6,9 @@ A component is a dataclass whose fields are its options; one line above the clas
     @dataclass
     class Dirichlet(Partition): ...
 
-A new file in the registry's package is enough: `raylfl.components.source` reads the registrations from the source text.
-A class is imported when it is first used; mistakes in a config are found before torch is imported. A class outside the
-package needs no registration: its `class_path` selects it, or its name as a plug-in, which its package declares:
+A new file in the registry's package is enough. Registrations are read from the source text, so that components are
+listed without importing torch; a class is imported when it is first used. A class outside the package needs no
+registration: its `class_path` selects it, or its name as a plug-in, which its package declares:
 
     [project.entry-points."raylfl.algorithms"]    # partitions, participation, links, topologies, models, data, ...
     fedcm = "fedcm_plugin:FedCM"
@@ -16,6 +16,7 @@ package needs no registration: its `class_path` selects it, or its name as a plu
 Only the metadata of packages are read. A class is imported when a config selects it or `raylfl list` shows it.
 """
 
+import ast
 import importlib
 import inspect
 import sys
@@ -29,67 +30,85 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from raylfl.components import source
+from raylfl.components.options import options_of_class
 from raylfl.errors import LIBRARIES, BadConfig, BadValue, did_you_mean, exits_as_errors
 
 T = TypeVar("T")
-OWN = f"{Path(__file__).parents[1]}/"
+ROOT = Path(__file__).parents[2]
+OWN = f"{ROOT}/raylfl/"
 PACKAGES = tuple(f"{sysconfig.get_path(kind)}/" for kind in ("purelib", "platlib"))
 NAMING = ("name", "class_path")  # the keys of a group that select its class; the others are its options
 
 
 @dataclass(frozen=True)
-class Plugin:
-    """An entry point: its name in configs, `package.module.Class`, and its package and version: `raylfl-cm 0.1`."""
-
-    name: str
-    path: str
-    origin: str
-
-
-def plugins(kind: str) -> dict[str, list[Plugin]]:
-    """Name -> plug-ins of this kind (`algorithms`); a name has several if several packages declare it."""
-    return _found(kind, tuple(sys.path))
-
-
-@cache
-def _found(kind: str, path: tuple[str, ...]) -> dict[str, list[Plugin]]:
-    found: dict[str, list[Plugin]] = {}
-    for entry in entry_points(group=f"raylfl.{kind}"):
-        origin = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else "an unknown package"
-        plugin = Plugin(entry.name, entry.value.replace(":", "."), origin)
-        same = found.setdefault(entry.name, [])
-        if plugin not in same:  # a distribution may be found in two folders of sys.path
-            same.append(plugin)
-    return found
-
-
-@dataclass(frozen=True)
 class Entry(Generic[T]):
-    """A registered class: its name in configs, a one-line summary, and its paper.
+    """A class with a name in configs, its path `package.module.Class`, a one-line summary and its paper.
 
-    load: imports the class. options: returns option -> declared type, or None if the class accepts any option.
-    origin: the package of a plug-in; empty for raylfl's own classes.
+    origin: of a plug-in, an entry point, its package and version (`raylfl-cm 0.1`). load: imports a plug-in.
     """
 
     name: str
-    summary: str
-    paper: str
-    load: Callable[[], type[T]]
-    options: Callable[[], dict[str, Any] | None]
+    path: str
+    summary: str = ""
+    paper: str = ""
     origin: str = ""
+    load: Callable[[], type[T]] | None = None
 
     @property
     def cls(self) -> type[T]:
         """The registered class, imported on first use. Raises BadValue for a plug-in that cannot be used."""
-        return self.load()
+        if self.load is not None:
+            return self.load()
+        module, _, name = self.path.rpartition(".")
+        return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
+
+    def options(self) -> dict[str, Any] | None:
+        """Option -> declared type; None if the class accepts any option, or is a plug-in that cannot be used."""
+        try:
+            return options_of_class(self.cls)
+        except BadValue:
+            return None
 
     def about(self) -> str:
         """The summary; for a plug-in that cannot be imported or used, the reason why."""
         try:
-            return source.first_line(self.cls.__doc__) if self.origin else self.summary
+            return first_line(self.cls.__doc__) if self.origin else self.summary
         except BadConfig as error:
             return f"cannot be used: {error}"
+
+
+def first_line(docstring: str | None) -> str:
+    """The first line of a docstring without its full stop."""
+    return (docstring or "").strip().partition("\n")[0].rstrip(".")
+
+
+def registered(package: str) -> Iterator[Entry[Any]]:
+    """The classes registered in the files of a package of raylfl, or of `papers` beside it, by the files' names."""
+    for file in sorted(ROOT.joinpath(*package.split(".")).glob("*.py")):
+        classes = (node for node in ast.parse(file.read_bytes()).body if isinstance(node, ast.ClassDef))
+        for node in classes:
+            for call in node.decorator_list:
+                if isinstance(call, ast.Call) and getattr(call.func, "attr", None) == "register":
+                    options = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
+                    name, summary = ast.literal_eval(call.args[0]), first_line(ast.get_docstring(node))
+                    yield Entry(name, f"{package}.{file.stem}.{node.name}", summary, options.get("paper", ""))
+
+
+def plugins(kind: str) -> dict[str, list[Entry[Any]]]:
+    """Name -> plug-ins of this kind (`algorithms`); a name has several if several packages declare it."""
+    return _plugins(kind, tuple(sys.path))
+
+
+@cache
+def _plugins(kind: str, path: tuple[str, ...]) -> dict[str, list[Entry[Any]]]:
+    entries: dict[str, list[Entry[Any]]] = {}
+    for point in entry_points(group=f"raylfl.{kind}"):
+        origin = f"{point.dist.name} {point.dist.version}" if point.dist is not None else "an unknown package"
+        entry: Entry[Any] = Entry(point.name, point.value.replace(":", "."), origin=origin)
+        same = entries.setdefault(point.name, [])
+        if entry not in same:  # a distribution may be found in two folders of sys.path
+            same.append(entry)
+    return entries
 
 
 class Registry(Generic[T]):
@@ -101,46 +120,39 @@ class Registry(Generic[T]):
 
     def __init__(self, kind: str, package: str, base: Callable[[], type[T]] | None = None):
         self.kind, self.package, self.base = kind, package, base
-        self._entries: dict[str, Entry[T]] = {}  # entries of imported classes
 
     def register(self, name: str, paper: str = "") -> Callable[[type[T]], type[T]]:
-        """A class decorator that registers the class. Raises ValueError if the name is taken."""
+        """A class decorator that marks a class of the registry's package: `registered` reads its arguments.
 
-        def add(cls: type[T]) -> type[T]:
-            taken = name in self._entries and self._entries[name].cls.__qualname__ != cls.__qualname__
-            if taken or (not _module_of(cls).startswith(f"{self.package}.") and name in self._listed):
-                raise ValueError(f"two {self.kind} are called {name}")
-            summary = source.first_line(cls.__doc__)
-            self._entries[name] = Entry(name, summary, paper, lambda: cls, lambda: source.options_of_class(cls))
+        Raises ValueError for a class of another package, which needs no registration.
+        """
+
+        def mark(cls: type[T]) -> type[T]:
+            if not _module_of(cls).startswith(f"{self.package}."):
+                raise ValueError(f"{cls.__qualname__} is not in {self.package}: class_path selects it")
             return cls
 
-        return add
+        return mark
 
     @cached_property
-    def _listed(self) -> dict[str, Entry[T]]:
-        """Name -> entry of every class registered in the package's files, from their source text."""
-        found: dict[str, Entry[T]] = {}
-        for declared in source.registered(self.package):
-            if declared.name in found:
-                raise ValueError(f"two {self.kind} are called {declared.name}")
-            about = declared.summary, declared.paper, declared.load, declared.options
-            found[declared.name] = Entry(declared.name, *about)
-        return found
-
-    @property
-    def _own(self) -> dict[str, Entry[T]]:
-        return {**self._entries, **self._listed}
+    def shipped(self) -> dict[str, Entry[T]]:
+        """Name -> entry of every class registered in the package's files."""
+        entries: dict[str, Entry[T]] = {}
+        for entry in registered(self.package):
+            if entry.name in entries:
+                raise ValueError(f"two {self.kind} are called {entry.name}")
+            entries[entry.name] = entry
+        return entries
 
     @property
     def _all(self) -> dict[str, Entry[T]]:
-        return {**{name: self._plugin(found) for name, found in plugins(self.kind).items()}, **self._own}
+        return {**{name: self._plugin(found) for name, found in plugins(self.kind).items()}, **self.shipped}
 
-    def hidden(self) -> list[Plugin]:
+    def hidden(self) -> list[Entry[T]]:
         """Plug-ins with the name of a shipped class; a config can select them by `class_path` only."""
-        own = self._own
-        return [plugin for name, found in plugins(self.kind).items() if name in own for plugin in found]
+        return [plugin for name, found in plugins(self.kind).items() if name in self.shipped for plugin in found]
 
-    def _plugin(self, found: list[Plugin]) -> Entry[T]:
+    def _plugin(self, found: list[Entry[T]]) -> Entry[T]:
         """The entry of plug-ins with one name, usually one; `load` raises BadValue for several and unusable ones."""
         name, origin = found[0].name, " and ".join(plugin.origin for plugin in found)
 
@@ -154,13 +166,7 @@ class Registry(Generic[T]):
                 reason = error.hint or f"{error.got} must be {error.need}"
                 raise BadValue("name", got=name, need="a plug-in that works", hint=f"{origin}: {reason}") from error
 
-        def options() -> dict[str, Any] | None:
-            try:
-                return source.options_of_class(load())
-            except BadValue:
-                return None
-
-        return Entry(name, "", "", load, options, origin)
+        return Entry(name, found[0].path, origin=origin, load=load)
 
     def __iter__(self) -> Iterator[Entry[T]]:
         return iter(sorted(self._all.values(), key=lambda entry: entry.name))
@@ -170,12 +176,12 @@ class Registry(Generic[T]):
 
     def name_of(self, cls: type) -> str | None:
         """The name under which this class is registered; None if it is not registered."""
-        return next((name for name, entry in self._entries.items() if entry.cls is cls), None)
+        path = f"{_module_of(cls)}.{cls.__qualname__}"
+        return next((entry.name for entry in self.shipped.values() if entry.path == path), None)
 
     def get(self, name: str, key: str = "name") -> Entry[T]:
         """The entry of this name. Raises BadValue for `key`, with the nearest known name, if the name is unknown."""
-        own = self._own
-        entries = own if name in own else self._all  # installed packages are searched for other names only
+        entries = self.shipped if name in self.shipped else self._all  # packages are searched for other names only
         if name not in entries:
             hint = did_you_mean(name, entries, f"`raylfl list {self.kind}` explains them")
             raise BadValue(key, got=name, need=f"one of {', '.join(self.names())}", hint=hint)

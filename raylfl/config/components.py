@@ -68,26 +68,19 @@ def _convert(hint: Any, value: Any, dotted_key: str) -> Any:
         raise BadConfig(f"{dotted_key}={value}, but must be {error}") from None
 
 
-def mistakes(
-    registry: Registry[Any], choice: Mapping[str, Any], options: Mapping[str, Any], dotted_key: str, inner: str = ""
-) -> list[str]:
-    """Messages for an unknown name, unknown keys and wrong types, found without importing the component's class.
+def mistakes(registry: Registry[Any], component: Any, dotted_key: str) -> list[str]:
+    """Messages for an unknown name of a model or data class, and for unknown keys and wrong types in its init_args.
 
-    inner: the key that contains the options, such as init_args; empty: they are beside the name. The options of a plug-
-    in and of a class selected by class_path are checked when the component is built: they give no messages.
+    The arguments of a plug-in and of a class selected by class_path are checked when the object is made.
     """
-    name = str(choice.get("name"))
-    if choice.get("class_path") is not None or "." in name:
+    if component.class_path is not None or "." in component.name:
         return []
     try:
-        entry = registry.get(name)
+        entry = registry.get(component.name)
     except BadValue as error:
         return error.at(dotted_key).problems
-    hints = None if entry.origin else entry.options()  # a plug-in is checked when it is built
-    if hints is None:
-        return []
-    keys = hints if inner else {**hints, **dict.fromkeys(NAMING, Any)}
-    return convert_options(keys, options, f"{dotted_key}.{inner}" if inner else dotted_key)[1]
+    hints = entry.options() if component.init_args and not entry.origin else None
+    return [] if hints is None else convert_options(hints, component.init_args, f"{dotted_key}.init_args")[1]
 
 
 def options_of(component: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from raylfl.components.registry import NAMING, given_for, import_class, standing_for
+from raylfl.components.registry import given_for, import_class, standing_for
 from raylfl.config.components import build, constructor_options, keys_of, make_typed, mistakes, options_of, unknown_key
 from raylfl.config.find import find_config
 from raylfl.config.groups.local import LocalConfig
@@ -21,7 +21,6 @@ from raylfl.config.layers import DEFAULTS, GROUPS, file_layers, merge_layer, ove
 from raylfl.config.objects import ObjectLayer, passing
 from raylfl.config.registries import REGISTRIES
 from raylfl.config.schema import FIXED_GROUPS, NAMED_GROUPS
-from raylfl.config.text import refuse_expansion
 from raylfl.diagnostics.metric_names import stated_directions
 from raylfl.errors import BadConfig
 from raylfl.heterogeneity.clock import Clock
@@ -68,32 +67,15 @@ def load_config(
     """Loads and validates a config (a path, a bare name, a dict or a DictConfig) with `key=value` overrides.
 
     object_layer: objects passed from Python. They take precedence over the source, and overrides over them. check:
-    called with the `typed_groups` before the first class, and thus torch, is imported. Raises BadConfig with all
-    mistakes, one line each.
+    called with the `typed_groups`, if they have no mistake, before the first class, and thus torch, is imported. Raises
+    BadConfig with all mistakes, one line each.
     """
-    (config,) = load_configs(source, [(overrides, object_layer)], check)
-    return config
-
-
-def load_configs(
-    source: Source,
-    variants: Sequence[tuple[Sequence[str], ObjectLayer | None]],
-    check: Callable[[dict[str, Any]], None] | None = None,
-) -> list[Config]:
-    """Loads several variants of one config, each given as (overrides, object layer): see `load_config`."""
-    composed = [
-        (compose(source, overrides, object_layer), object_layer or ObjectLayer())
-        for overrides, object_layer in variants
-    ]
-    typed = [typed_groups(merged) for merged, _ in composed]
-    if check is not None:
-        for groups in typed:
-            check(groups)
-    configs = []
-    for (merged, object_layer), groups in zip(composed, typed, strict=True):
-        with standing_for(object_layer.objects):
-            configs.append(resolve(merged, groups))
-    return configs
+    merged = compose(source, overrides, object_layer)
+    groups, problems = typed_groups(merged)
+    if check is not None and not problems:
+        check(groups)
+    with standing_for({} if object_layer is None else object_layer.objects):
+        return resolve(merged, groups, problems)
 
 
 def compose(source: Source, overrides: Sequence[str] = (), object_layer: ObjectLayer | None = None) -> dict[str, Any]:
@@ -111,10 +93,8 @@ def compose(source: Source, overrides: Sequence[str] = (), object_layer: ObjectL
 
 def _plain(config: DictConfig) -> dict[str, Any]:
     """The plain values of a DictConfig; its interpolations, which may refer to a parent node, are resolved."""
-    refuse_secrets(content := OmegaConf.to_container(config))
-    if isinstance(content, dict):
-        refuse_expansion({str(key): value for key, value in content.items()})
-    plain: dict[str, Any] = escape(OmegaConf.to_container(config, resolve=True))
+    refuse_secrets(OmegaConf.to_container(config))
+    plain: dict[str, Any] = escape(_resolved(config))
     return plain
 
 
@@ -124,11 +104,15 @@ def resolve_interpolations(merged: Mapping[str, Any]) -> dict[str, Any]:
     Raises BadConfig for an interpolation that cannot be resolved or would write a secret into the run's records.
     """
     refuse_secrets(merged)
-    refuse_expansion(merged)
+    return _resolved(merged)
+
+
+def _resolved(config: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
     try:
-        return OmegaConf.to_container(OmegaConf.create(dict(merged)), resolve=True)  # type: ignore[return-value]
+        node = config if OmegaConf.is_config(config) else OmegaConf.create(dict(config))
+        return OmegaConf.to_container(node, resolve=True)  # type: ignore[return-value]
     except (OmegaConfBaseException, RecursionError, ValueError) as error:
-        reason = (str(error) or "an interpolation refers to itself").splitlines()[0]
+        reason = str(error).partition("\n")[0]
         raise BadConfig(f"config not understood: {reason}") from error
 
 
@@ -158,14 +142,19 @@ def escape(value: Any) -> Any:
     return value
 
 
-def resolve(merged: Mapping[str, Any], groups: Mapping[str, Any]) -> Config:
-    """The typed and complete config from merged layers and their `typed_groups`; raises BadConfig with all mistakes."""
-    parts = dict(groups)
+def resolve(merged: Mapping[str, Any], groups: Mapping[str, Any], problems: Sequence[str] = ()) -> Config:
+    """The typed and complete config from merged layers, and their `typed_groups` and mistakes so far, `problems`.
+
+    Raises BadConfig with all mistakes.
+    """
+    parts, problems = dict(groups), list(problems)
     chosen = {group: _options_of_group(group, merged) for group in NAMED_GROUPS}
-    problems: list[str] = []
     for group in NAMED_GROUPS:
         with _collect_problems(problems):
             parts[group] = build(REGISTRIES[group], chosen[group], group)
+    for group in ("model", "data"):
+        if group in parts:
+            problems += mistakes(REGISTRIES[group], parts[group], group)
     if problems:
         raise BadConfig(problems)
     resolved = options_of(parts["top"])
@@ -187,11 +176,10 @@ def resolve(merged: Mapping[str, Any], groups: Mapping[str, Any]) -> Config:
     return Config(**parts, resolved=escape(resolved), objects=passing(parts))
 
 
-def typed_groups(merged: Mapping[str, Any]) -> dict[str, Any]:
-    """Typed objects by name: `top` for the top-level keys, and one for each fixed group (`FIXED_GROUPS`).
+def typed_groups(merged: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Typed objects by name (`top` for the top-level keys, and one for each fixed group), and messages for mistakes.
 
-    Options of shipped components are checked as well, from source text: neither torch nor Ray is imported. Raises
-    BadConfig with all mistakes.
+    Neither torch nor Ray is imported.
     """
     top_keys = keys_of(TopConfig)
     problems = [
@@ -207,19 +195,10 @@ def typed_groups(merged: Mapping[str, Any]) -> dict[str, Any]:
         by_theory = group == "local" and isinstance(chosen.get("lr"), Mapping)
         with _collect_problems(problems):
             parts[group] = LocalConfig.by_theory(chosen) if by_theory else make_typed(cls, chosen, group)
-    for group in NAMED_GROUPS:
-        chosen = _options_of_group(group, merged)
-        options = {key: value for key, value in chosen.items() if key not in NAMING}
-        problems += mistakes(REGISTRIES[group], chosen, options, group)
-    for group in ("model", "data"):
-        if group in parts:
-            problems += mistakes(REGISTRIES[group], vars(parts[group]), parts[group].init_args, group, "init_args")
     if "top" in parts and "runtime" in parts:
         with _collect_problems(problems):
             parts["runtime"].check_dtype(parts["top"].dtype)
-    if problems:
-        raise BadConfig(problems)
-    return parts
+    return parts, problems
 
 
 @contextmanager

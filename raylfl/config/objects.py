@@ -106,7 +106,7 @@ def _entry_of(group: str, value: Any, objects: dict[str, Any], path: str | None)
 def _entry_by_name(group: str, value: Any, objects: dict[str, Any], path: str | None) -> Layer:
     """The config entry {name: ...} or {class_path: ...} of an object; arguments as of `_entry_of`."""
     name = REGISTRIES[group].name_of(value) if isinstance(value, type) else None
-    if name is not None and value.__module__.partition(".")[0] == "raylfl":
+    if name is not None:
         return {"name": name}
     if path is not None or not importable(value):
         objects[path or path_of(value)] = value

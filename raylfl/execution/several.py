@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Unpack, overload
 
 from raylfl.config.identity import identity
-from raylfl.config.load import Config, Source, load_config, load_configs
+from raylfl.config.load import Config, Source, load_config
 from raylfl.config.objects import ObjectLayer, Objects, object_layer
 from raylfl.errors import BadConfig, NonFinite
 from raylfl.execution.planned import DIVERGED, PlannedRun, prepare
@@ -102,7 +102,7 @@ def compare(
         for world in worlds
         for algorithm in algorithms
     ]
-    configs = load_configs(source, variants)
+    configs = [load_config(source, changes, layer) for changes, layer in variants]
     runs = [(config.resolved["algorithm"]["name"], config.top.seed) for config in configs]
     for k, (name, seed) in enumerate(runs):
         if (name, seed) in runs[:k]:

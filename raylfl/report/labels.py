@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from raylfl.components import source
+from raylfl.components.registry import registered
 
 METHOD = "algorithm.name"
 LONGEST = 60  # characters of a value in a label
@@ -73,7 +73,7 @@ def display(method: str) -> str:
 
 @cache
 def _class_names() -> dict[str, str]:
-    return {declared.name: declared.node.name for declared in source.registered("raylfl.algorithms")}
+    return {entry.name: entry.path.rpartition(".")[2] for entry in registered("raylfl.algorithms")}
 
 
 def is_scenario(key: str) -> bool:
