@@ -2,7 +2,7 @@
 
 A setting is a point of the space. Ray Tune runs it as a trial: one run for each seed, with reports of their
 mean score. Ray Tune starts the trials in placement groups, limits how many run at once, retries failed ones, and passes
-the reports to its ASHAScheduler and OptunaSearch. These modules add features that Ray Tune lacks:
+the reports to its ASHAScheduler. These modules add features that Ray Tune lacks:
 
     tuner, trial       the seeds of a trial are planned runs (`raylfl.execution`), which are found, resumed or made
                        settings are compared only with the same algorithm, data and model; one line per trial, without

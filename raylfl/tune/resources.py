@@ -5,23 +5,9 @@ Ray Tune would wait for ever, with a warning, for resources that the cluster doe
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.runtime.ray.resources import EPSILON, Resources, bundle_of, capacity, count_workers
-
-
-@dataclass(frozen=True)
-class Need:
-    """The resources of a trial. processes: among which its seeds are divided."""
-
-    bundles: list[Resources]
-    processes: int = 1
-
-    @property
-    def gpus(self) -> float:
-        """The share of a GPU of each process or worker."""
-        return self.bundles[-1].get("GPU", 0.0)
 
 
 def share_gpus(runtime: RuntimeConfig, nodes: Sequence[Resources]) -> RuntimeConfig:
@@ -45,17 +31,17 @@ def bundles(runtime: RuntimeConfig, processes: int = 1) -> list[Resources]:
     return [{"CPU": 0.0}, *(dict(each) for _ in range(runtime.workers or 1))]
 
 
-def choose_need(
+def choose_bundles(
     runtime: RuntimeConfig, seeds: int, settings: int, concurrent: int | None, nodes: Sequence[Resources]
-) -> Need:
-    """The resources of a trial with this number of seeds.
+) -> list[Resources]:
+    """The bundles of a trial with this number of seeds; without workers, one for each process.
 
     The seeds are divided among the largest number of processes with which all trials that can run at once
-    (`settings`, or `concurrent` if it is smaller) still fit; one if there is none, and for runs with workers. Raises
-    BadConfig, with the needed and the available resources, if not even one trial fits.
+    (`settings`, or `concurrent` if it is smaller) still fit; one if there is none. Raises BadConfig, with the needed
+    and the available resources, if not even one trial fits.
     """
     runtime, at_once = share_gpus(runtime, nodes), min(settings, concurrent or settings)
-    counts = range(seeds, 1, -1) if runtime.backend == "local" else ()
-    processes = next((n for n in counts if capacity(bundles(runtime, n), nodes, at_once) >= at_once), 1)
     count_workers(runtime, 1, nodes)
-    return Need(bundles(runtime, processes), processes)
+    counts = range(seeds, 1, -1) if runtime.backend == "local" else ()
+    fitting = (n for n in counts if capacity(bundles(runtime, n), nodes, at_once) >= at_once)
+    return bundles(runtime, next(fitting, 1))

@@ -186,10 +186,9 @@ def plan(run: SweepRun) -> None:
 
 def announcement(run: SweepRun) -> str:
     """A line about a sweep: `digits_lr: settings 9, seeds 3, rounds 40; settings at once 2, processes 1 each`."""
-    sweep, need = run.sweep, run.need
-    fit = capacity(need.bundles, nodes_of_cluster())
+    sweep, fit = run.sweep, capacity(run.bundles, nodes_of_cluster())
     at_once = min(sweep.options.concurrent or fit, fit, run.total)
-    each = f"processes {need.processes}" if run.runtime.backend == "local" else f"workers {len(need.bundles) - 1}"
+    each = f"processes {run.processes}" if run.runtime.backend == "local" else f"workers {len(run.bundles) - 1}"
     count = f"settings {run.total}, seeds {len(sweep.seeds)}, rounds {sweep.rounds}"
     return f"{sweep.name}: {count}; settings at once {at_once}, {each} each -> {shown(run.folder)}"
 

@@ -28,11 +28,11 @@ from raylfl.execution.planned import PlannedRun
 from raylfl.execution.store import plan, words_of
 from raylfl.report.runs import readable
 from raylfl.runtime.ray.failures import ACTOR_LOST, reason_of_loss
-from raylfl.runtime.ray.resources import capacity, nodes_of_cluster
+from raylfl.runtime.ray.resources import Resources, capacity, nodes_of_cluster
 from raylfl.runtime.records.mirror import Mirror
 from raylfl.runtime.stopping import handlers_kept
 from raylfl.tune.journal import DIVERGED, FAILED, FINISHED, OPEN, STOPPED, End, Journal, Trial, score_text, setting_row
-from raylfl.tune.resources import Need, choose_need
+from raylfl.tune.resources import choose_bundles
 from raylfl.tune.score import SCORE, TIME, RunningScore
 from raylfl.tune.space import Values, comparable
 from raylfl.tune.spec import SchedulerConfig, Sweep
@@ -79,9 +79,15 @@ class SweepRun(Callback):
         return max(len(self.runs), most)
 
     @cached_property
-    def need(self) -> Need:
+    def bundles(self) -> list[Resources]:
+        """The resources of a trial: a bundle for each process, or for its server and each of its workers."""
         concurrent = self.sweep.options.concurrent
-        return choose_need(self.runtime, len(self.sweep.seeds), self.total, concurrent, nodes_of_cluster())
+        return choose_bundles(self.runtime, len(self.sweep.seeds), self.total, concurrent, nodes_of_cluster())
+
+    @property
+    def processes(self) -> int:
+        """The number of processes among which the seeds of a trial are divided."""
+        return len(self.bundles) if self.runtime.backend == "local" else 1
 
     def carry_out(self) -> None:
         """Runs all open trials until each has ended. Raises KeyboardInterrupt if it is interrupted."""
@@ -105,16 +111,16 @@ class SweepRun(Callback):
 
     @property
     def job(self) -> TrialJob:
-        need, rounds = self.need, self.sweep.rounds
-        resources = {f"num_{key.lower()}s": amount for key, amount in need.bundles[-1].items()}
+        rounds = self.sweep.rounds
+        resources = {f"num_{key.lower()}s": amount for key, amount in self.bundles[-1].items()}
         rungs = self.sweep.scheduler.rungs(rounds)
-        return TrialJob(self.sweep.score, rounds, rungs, need.processes, resources, os.getcwd())
+        return TrialJob(self.sweep.score, rounds, rungs, self.processes, resources, os.getcwd())
 
     def config(self, trial: Trial) -> dict[str, Any]:
         """Ray Tune's config of a trial: its fields, and its runs."""
         runs = self.runs[trial.id]
         if self.runtime.backend == "local":
-            runs = [in_one_process(run, self.need.gpus) for run in runs]
+            runs = [in_one_process(run, self.bundles[-1].get("GPU", 0.0)) for run in runs]
         return {"setting": {**asdict(trial), "runs": runs}}
 
     def _studies(self) -> Any:
@@ -128,24 +134,22 @@ class SweepRun(Callback):
     def _tuner(self, left: Sequence[Trial], search: Any) -> tune.Tuner:
         """Ray Tune's Tuner for the trials that have not ended, `left`, or for those that `search` proposes."""
         options, mode = self.sweep.options, self.sweep.score.direction
-        need, rounds = self.need, self.sweep.rounds
         begun = ((trial, self.reports(trial)) for trial in self.trials)
         at_once = options.concurrent
         if search is not None:  # so that Optuna learns from the first settings before it proposes the last ones
-            at_once = at_once or max(capacity(need.bundles, nodes_of_cluster()), 1)
+            at_once = at_once or max(capacity(self.bundles, nodes_of_cluster()), 1)
+        settings = [self.config(trial)["setting"] for trial in left]
         return tune.Tuner(
             tune.with_resources(
-                tune.with_parameters(SettingTrial, job=self.job), tune.PlacementGroupFactory(need.bundles)
+                tune.with_parameters(SettingTrial, job=self.job), tune.PlacementGroupFactory(self.bundles)
             ),
-            param_space=None
-            if search is not None
-            else {"setting": tune.grid_search([self.config(trial)["setting"] for trial in left])},
+            param_space={"setting": tune.grid_search(settings)} if search is None else None,
             tune_config=tune.TuneConfig(
                 metric=SCORE,
                 mode=mode,
                 num_samples=self.total if search is not None else 1,  # an upper limit; `search` ends the search
                 search_alg=search,
-                scheduler=build_scheduler(self.sweep.scheduler, rounds, mode, begun),
+                scheduler=build_scheduler(self.sweep.scheduler, self.sweep.rounds, mode, begun),
                 max_concurrent_trials=at_once,
                 reuse_actors=True,
                 trial_name_creator=name_of,
@@ -177,21 +181,21 @@ class SweepRun(Callback):
         A run that has ended counts with its last score. The last report of an open trial is left out: the scheduler may
         not have decided on it.
         """
-        score, metric = self.sweep.score, self.sweep.score.metric
-        scores: list[list[float | None]] = []
-        for run in self.runs[trial.id]:
+        score, metric, runs = self.sweep.score, self.sweep.score.metric, self.runs[trial.id]
+        columns: list[list[float | None]] = []
+        for run in runs:
             running, record = RunningScore(score, self.sweep.rounds), readable(run.path)
             rows = [] if record is None else zip(record.rounds, record.column(metric), strict=True)
-            scores.append([running.update({"round": int(r), metric: value}) for r, value in rows])
-        runs = list(zip(self.runs[trial.id], scores, strict=True))
-        rounds = [len(column) for run, column in runs if not run.complete] or [max(map(len, scores))]
-        most = min(rounds) - (self.end_of(trial).state in (OPEN, FAILED))
-        for run, column in runs:
+            columns.append([running.update({"round": int(r), metric: value}) for r, value in rows])
+        longest = max(map(len, columns))
+        for run, column in zip(runs, columns, strict=True):
             if run.complete:
                 last = score.worst if run.diverged else (column or [None])[-1]
-                column += [last] * (most - len(column))
-        means = enumerate(zip(*(column[: max(most, 0)] for column in scores), strict=True), 1)
-        return [(done, score.mean(column)) for done, column in means if None not in column]
+                column += [last] * (longest - len(column))
+        means = list(zip(*columns, strict=False))  # up to the shortest, which has not ended
+        if self.end_of(trial).state in (OPEN, FAILED):
+            means = means[:-1]
+        return [(done, score.mean(scores)) for done, scores in enumerate(means, 1) if None not in scores]
 
     def end(self, trial_id: str, last: Mapping[str, Any] | None, error: str = "") -> str:
         """Records the end of a trial, with its last report to Ray Tune; returns a line about it for the user."""

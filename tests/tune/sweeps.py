@@ -12,7 +12,6 @@ import yaml
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.tune.journal import FAILED, OPEN, Journal, Trial, write_tables
-from raylfl.tune.resources import Need
 from raylfl.tune.spec import Sweep, load_sweep
 from raylfl.tune.sweep import plan
 from raylfl.tune.trial import SettingTrial
@@ -59,7 +58,7 @@ def planned(sweep: Sweep, folder: Path, url: str | None = None) -> tuple[SweepRu
         said.append,
         None if url is None else cast("Mirror", SimpleNamespace(url=url)),
     )
-    run.need = Need([{"CPU": 1.0}])
+    run.bundles = [{"CPU": 1.0}]
     plan(run)
     return run, said
 

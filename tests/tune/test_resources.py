@@ -5,7 +5,7 @@ import pytest
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.errors import BadConfig
 from raylfl.runtime.ray.resources import capacity, count_workers
-from raylfl.tune.resources import bundles, choose_need
+from raylfl.tune.resources import bundles, choose_bundles
 
 
 def test_a_trial_has_a_bundle_for_its_server_and_one_per_worker():
@@ -37,12 +37,11 @@ def test_seeds_get_processes_of_their_own_where_all_settings_that_run_at_once_le
 ):
     """Five seeds a setting on eight CPUs."""
     local = RuntimeConfig(backend="local")
-    assert choose_need(local, 5, settings, concurrent, [{"CPU": 8.0}]).processes == processes
+    assert len(choose_bundles(local, 5, settings, concurrent, [{"CPU": 8.0}])) == processes
 
 
 def test_the_seeds_of_runs_with_workers_take_turns():
-    need = choose_need(RuntimeConfig(workers=4), 2, 3, 2, [{"CPU": 12.0}])
-    assert (need.processes, len(need.bundles)) == (1, 5)
+    assert len(choose_bundles(RuntimeConfig(workers=4), 2, 3, 2, [{"CPU": 12.0}])) == 5
 
 
 def test_what_cannot_fit_is_refused_with_the_arithmetic():
@@ -51,7 +50,7 @@ def test_what_cannot_fit_is_refused_with_the_arithmetic():
     with pytest.raises(BadConfig, match=r"4 x 1 CPUs = 4 and 4 x 1 GPUs = 4, but the cluster has 8 CPUs and 2 GPUs"):
         count_workers(RuntimeConfig(workers=4, gpus_per_worker=1), 1, [{"CPU": 8.0, "GPU": 2.0}])
     with pytest.raises(BadConfig, match=r"8 CPUs on 2 nodes: at most 0 workers fit"):
-        choose_need(RuntimeConfig(workers=1, cpus_per_worker=5), 1, 1, None, [{"CPU": 4.0}, {"CPU": 4.0}])
+        choose_bundles(RuntimeConfig(workers=1, cpus_per_worker=5), 1, 1, None, [{"CPU": 4.0}, {"CPU": 4.0}])
 
 
 @pytest.mark.parametrize(
@@ -64,7 +63,7 @@ def test_what_cannot_fit_is_refused_with_the_arithmetic():
     ],
 )
 def test_trials_share_the_gpus_in_as_many_parts_as_fill_the_cpus(nodes, share):
-    need = choose_need(RuntimeConfig(backend="local"), 1, 8, None, nodes)
-    assert need.gpus == pytest.approx(share)
-    fixed = choose_need(RuntimeConfig(backend="local", gpus_per_worker=0.0), 1, 8, None, nodes)
-    assert fixed.gpus == 0.0
+    (bundle,) = choose_bundles(RuntimeConfig(backend="local"), 1, 8, None, nodes)
+    assert bundle.get("GPU", 0.0) == pytest.approx(share)
+    (fixed,) = choose_bundles(RuntimeConfig(backend="local", gpus_per_worker=0.0), 1, 8, None, nodes)
+    assert "GPU" not in fixed

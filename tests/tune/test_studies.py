@@ -1,4 +1,4 @@
-"""Settings proposed by Ray Tune's OptunaSearch: a study for each cell, and no setting twice, also after a pause."""
+"""Settings proposed by Optuna: a study for each cell, and no setting twice, also after a pause."""
 
 import math
 from dataclasses import asdict
@@ -62,7 +62,6 @@ class Search:
                 break
             name, values = config["setting"]["id"], config["setting"]["values"]
             self.scores[name] = self.objective(values)
-            studies.on_trial_result(f"ray{k}", {"score": self.scores[name], "training_iteration": 1})
             studies.on_trial_complete(f"ray{k}", {"score": self.scores[name]})
             found.append(values)
         return found
