@@ -32,7 +32,6 @@ ROWS = "runs.jsonl"
 POINTS = 120  # largest number of points of a thinned curve
 WINDOWS = (40, 100, 400)  # rounds of the last-k means
 DIGITS = 6
-SHOWN = 6  # keys of a cell in a line
 
 
 @dataclass(frozen=True)
@@ -118,10 +117,8 @@ def _points(run: RunRecord, metric: str, digits: int = 2 * DIGITS, most: int = P
 
 def _seconds(run: RunRecord) -> float | None:
     # the summary has the seconds of the last process only, for a resumed run less than the sum over the rounds
-    rounds = run.column("time/round")
-    spent = [float(np.nansum(rounds))] if np.isfinite(rounds).any() else []
-    total = [float(run.summary["wall_seconds"])] if "wall_seconds" in run.summary else []
-    return round(max(spent + total), 1) if spent or total else None
+    seconds = max(float(np.nansum(run.column("time/round"))), float(run.summary.get("wall_seconds", 0.0)))
+    return round(seconds, 1) if seconds else None
 
 
 def _origin(run: RunRecord) -> Mapping[str, Any]:
@@ -216,27 +213,6 @@ def _rows_in(path: Path) -> list[Row]:
                 "update raylfl if a later version wrote it"
             ) from None
     return rows
-
-
-def replacements(folder: Path, rows: Sequence[Row], file: str = ROWS) -> list[str]:
-    """One line for each new row whose cell and seed has another run in the ledger; it says which one counts."""
-
-    def origin(row: Row) -> str:
-        version = row.versions.get("raylfl", "?")
-        return f"the run {row.digest} of commit {(row.commit or '?')[:10]} (raylfl {version}, {row.seconds} s)"
-
-    newest = {row.key: row for row in read(folder)}
-    counting, out = {row.key: row for row in read(folder, rows, file)}, []
-    for row in rows:
-        old = newest.get(row.key)
-        if old and (old.digest, old.commit, old.params_sha256) != (row.digest, row.commit, row.params_sha256):
-            cell = ", ".join(f"{key} {value}" for key, value in list(row.cell.items())[:SHOWN])
-            stays = counting[row.key] is not row and counting[row.key] == old
-            new, earlier = origin(row), origin(old)
-            words = f"{earlier} counts, of another file, not {new}" if stays else f"{new} in place of {earlier}"
-            out.append(f"{cell}, seed {row.seed}: {words}")
-        newest[row.key] = row
-    return out
 
 
 def add(folder: Path, rows: Iterable[Row], file: str = ROWS) -> int:

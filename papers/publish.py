@@ -14,7 +14,7 @@ from papers.base import EXPERIMENTS, PaperResult, find, plain
 from papers.command import place, write
 from papers.gallery import write_pages
 from papers.grid import Grid
-from papers.ledger import ROWS, Row, add, check_complete, machine_file, read, replacements, row
+from papers.ledger import ROWS, Row, add, check_complete, machine_file, read, row
 from papers.ledger_rows import LedgerRows
 from papers.run_cache import CellConfig, RunCache, decisive
 from raylfl.config.load import load_config
@@ -73,8 +73,6 @@ def _publish(
         findings = experiment.run(LedgerRows(experiment, every, folder))
     else:
         findings = experiment.run(RunCache(folder))
-    for line in replacements(folder, rows, file):
-        tell(f"{name}  {line}")
     changed = add(folder, rows, file)
     if findings is not None:
         words = {word for row in read(folder) for word in row.command.split() if word.startswith(IMAGES)}

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -245,12 +246,10 @@ def published_task(cell: Point) -> str:
 def published(name: str) -> dict[tuple[Any, ...], str]:
     """(task, C, K, method, max norm) -> text, from a file of published numbers; without the keys that it lacks."""
     texts = {}
-    for row in table_of(name):
-        setup = [row[key] if key == "task" else int(row[key]) for key in ("task", "classes", "steps") if key in row]
-        for method in METHODS:
-            norm = row.get(f"{method} clip")
-            norms = [] if norm is None else [None if norm == "none" else int(norm)]
-            texts[(*setup, method, *norms)] = row[method]
+    for row, method, steps in product(table_of(name), METHODS, (5, 20, 50)):
+        task = [row["task"]] if "task" in row else []
+        norm = [NORMS[row["norm"]][method]] if "norm" in row else []
+        texts[(*task, int(row["classes"]), steps, method, *norm)] = row[f"{method} K={steps}"]
     return texts
 
 

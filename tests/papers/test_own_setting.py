@@ -170,16 +170,6 @@ def test_every_row_of_the_committed_ledger_is_of_a_point_of_the_grid_and_of_a_co
         assert row.machine["cpu"]
 
 
-def test_a_replaced_row_is_named_with_its_version(places, tmp_path):
-    old = run_of_table_10(tmp_path / "old", {"git_commit": "0ld", "versions": {"raylfl": "0.0.9"}})
-    new = run_of_table_10(tmp_path / "new")
-    lines = []
-    publish([str(new)], "sfl/table10", **places, tell=lines.append)
-    assert not any(" in place of " in line for line in lines)
-    publish([str(old)], "sfl/table10", **places, tell=lines.append)
-    assert any("of commit 0ld (raylfl 0.0.9" in line and "in place of the run" in line for line in lines)
-
-
 @pytest.mark.parametrize(
     ("edit", "summary", "message"),
     [
@@ -200,9 +190,10 @@ def test_a_run_of_unknown_origin_is_refused_with_a_remedy(edit, summary, message
 
 
 def test_a_renamed_run_with_its_own_config_is_published(places, tmp_path):
-    path = run_of_table_10(tmp_path).rename(tmp_path / "renamed")
-    publish([str(path)], "sfl/table10", **places)
-    assert len(ledger.read(places["results"] / "sfl/table10")) == 1
+    name, cell = "audit/scaffold-classes", {"method": "fedavg"}
+    path = made_run(tmp_path, config_of(name, cell), folder_of(name, cell)).rename(tmp_path / "renamed")
+    publish([str(path)], name, **places)
+    assert [row.cell for row in ledger.read(places["results"] / name)] == [cell]
 
 
 def test_seconds_count_the_rounds_before_a_resumption(tmp_path):
