@@ -6,6 +6,7 @@ interrupted runs; then the experiment with the least work left, half of it if it
 """
 
 import gzip
+import io
 import math
 import os
 import signal
@@ -14,9 +15,8 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import islice
 from pathlib import Path
-from threading import Lock, Timer
+from threading import Event, Timer
 
 from papers.base import EXPERIMENTS, find
 from papers.command import place
@@ -39,7 +39,6 @@ from raylfl.runtime.stopping import sigterm_interrupts
 
 MEBIBYTE = 2**20
 LARGEST, UNPACKED = 16 * MEBIBYTE, 2**30  # bytes of a campaign's file
-BATCH = 24  # runs that are planned at a time
 STOPPING = 15.0  # seconds before the end at which runs are stopped: their rounds and checkpoints take time
 SHORTEST = 0.1  # seconds until a stop: none comes before the context has begun
 LEFT_OUT = ("report", "loggers")  # folders of a run that are made again from its records
@@ -66,24 +65,24 @@ def campaign(
         raise BadConfig(f"--save {save}: it must be a file in a folder that exists and can be written")
     root = LoggingConfig().folder / "reproduce"
     end = time.monotonic() + 60 * minutes
-    experiments = {name: find(name) for name in names or EXPERIMENTS.names()}
-    grids = {name: experiment for name, experiment in experiments.items() if isinstance(experiment, Grid)}
-    if others := [name for name in names if name not in grids]:
-        name = others[0]
-        raise BadConfig(f"--campaign {name}: it has no runs to spread; `raylfl reproduce {name}` makes all of it")
+    grids = {name: grid for name in names or EXPERIMENTS.names() if isinstance(grid := find(name), Grid)}
+    for name in names:
+        if name not in grids:
+            raise BadConfig(f"--campaign {name}: it has no runs to spread; `raylfl reproduce {name}` makes all of it")
     if take is not None:
         say(f"taken    {take_up(take, root)} runs of {take}")
     try:
         with sigterm_interrupts(), stop_after(end - time.monotonic() - (STOPPING if minutes > 1 else 0)):
             if estimate:
                 return _estimate(lacking(grids, results, overrides), minutes, jobs)
-            made = 1
+            made = True
             while made:  # searches and further seeds follow
-                made, caches = 0, lacking(grids, results, overrides)
-                plans = (run for name, cache in caches.items() for run in _plans(name, cache, announced=True))
-                while batch := {run.path: run for run in islice(plans, BATCH)}:
-                    complete(list(batch.values()), jobs, seconds=LINE_SECONDS, shared=True)
-                    made += len(batch)
+                made = False
+                for name, cache in lacking(grids, results, overrides).items():
+                    if runs := list(_plans(name, cache)):
+                        say(f"next     {name} lacks {len(cache.missing)} runs")
+                        complete(runs, jobs, seconds=LINE_SECONDS, shared=True)
+                        made = True
     finally:
         if save is not None and not estimate:
             pack(save, root, results)
@@ -111,22 +110,19 @@ def lacking(grids: dict[str, Grid], results: Path, overrides: Sequence[str]) -> 
     return {name: caches[name] for name in sorted(caches, key=order.__getitem__)}
 
 
-def _plans(name: str, cache: Lacking, announced: bool = False) -> Iterator[PlannedRun]:
-    """The experiment's missing runs whose data are here; announced: whether a line says how many are missing."""
+def _plans(name: str, cache: Lacking) -> Iterator[PlannedRun]:
+    """The experiment's missing runs whose data are here."""
     here: dict[str, bool] = {}
     for run in cache.plans():
         data = canonical(run.config["data"])
         if data not in here:
+            here[data] = True
             try:
                 check_data([run])
-                here[data] = True
             except DataMissing as error:
                 _leave_out(name, error)
                 here[data] = False
         if here[data]:
-            if announced:
-                say(f"next     {name} lacks {len(cache.missing)} runs")
-            announced = False
             yield run
 
 
@@ -151,13 +147,11 @@ def _estimate(caches: Mapping[str, Lacking], minutes: float, jobs: int | None) -
 @contextmanager
 def stop_after(seconds: float) -> Iterator[None]:
     """A context that SIGTERM ends after so many seconds, as an interruption that is not raised further."""
-    ended, lock = [False, False], Lock()  # by the timer, by the context
+    ended = Event()
 
     def stop() -> None:
-        with lock:
-            if not ended[1]:
-                ended[0] = True
-                os.kill(os.getpid(), signal.SIGTERM)
+        ended.set()
+        os.kill(os.getpid(), signal.SIGTERM)
 
     timer = Timer(max(seconds, SHORTEST), stop)
     timer.daemon = True
@@ -165,12 +159,10 @@ def stop_after(seconds: float) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, Interrupted):
-        if not ended[0]:
+        if not ended.is_set():
             raise
         say("time     is up; runs at work have a checkpoint")
     finally:
-        with lock:
-            ended[1] = True
         timer.cancel()
 
 
@@ -212,9 +204,7 @@ def take_up(path: Path, root: Path) -> int:
     root.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=root, prefix=".take-") as folder:
         try:
-            _unpack(path, Path(folder))
-        except BadConfig:
-            raise
+            _unpack(path, folder)
         except Exception as error:  # gzip and tarfile raise many kinds for damaged bytes
             raise BadConfig(f"--take {path}: not the file of a campaign ({headline(error)})") from error
         moved = 0
@@ -233,18 +223,15 @@ def take_up(path: Path, root: Path) -> int:
     return moved
 
 
-def _unpack(path: Path, folder: Path) -> None:
-    plain = folder / "plain.tar"
-    with gzip.open(path) as packed, plain.open("wb") as file:
-        while part := packed.read(MEBIBYTE):
-            if file.tell() > UNPACKED:
-                raise BadConfig(f"--take {path}: it has more than {UNPACKED // MEBIBYTE} MiB unpacked")
-            file.write(part)
-    with tarfile.open(plain, "r:") as tar:
-        members = tar.getmembers()
-        if not all(m.isreg() and not m.issparse() for m in members):
-            raise BadConfig(f"--take {path}: it has other entries than the files of runs")
-        tar.extractall(folder, members, filter="data")
+def _unpack(path: Path, folder: str) -> None:
+    with gzip.open(path) as packed:
+        content = packed.read(UNPACKED + 1)  # to the end, where the checksum is
+    if len(content) > UNPACKED:
+        raise ValueError(f"more than {UNPACKED // MEBIBYTE} MiB unpacked")
+    with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
+        if not all(member.isreg() and not member.issparse() for member in tar):
+            raise ValueError("other entries than the files of runs")
+        tar.extractall(folder, filter="data")
 
 
 def _runs_below(root: Path) -> list[Path]:

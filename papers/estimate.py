@@ -33,28 +33,21 @@ def estimate_missing(experiment: PaperResult, options: Sequence[Any]) -> None:
         return
     say(f"estimate of the {len(runs)} runs that come first (searches and further seeds follow them)")
     _, processes = room(runs[0].load().runtime, len(runs), cache.jobs)
-    for line in estimate([each.config for each in runs], len(processes)):
+    together = 0.0
+    for expected, line in hours([each.config for each in runs]):
+        together += expected / len(processes)
         say(line)
+    say(f"{together:8.2f} h  in all, {len(processes)} at a time on {cpu_model()}")
+    if together > LONG:
+        say("this machine is too slow for all of it: --only chooses cells, a GPU helps (runtime.backend=ray)")
 
 
-def estimate(configs: Sequence[dict[str, Any]], jobs: int) -> Iterator[str]:
-    """Yield a line with the expected hours for each kind of run, as soon as it is measured, then a line for all runs.
+def hours(configs: Sequence[dict[str, Any]]) -> Iterator[tuple[float, str]]:
+    """Yield the expected hours of each kind of run, and a line with them, as soon as they are measured.
 
     Of each kind, the run with the least local work and the smallest learning rate is measured for a few rounds (no time
     if it diverges); the time of the others is assumed to be proportional to their local steps or epochs.
     """
-    total = 0.0
-    for expected, line in hours(configs):
-        total += expected
-        yield line
-    together = total / jobs
-    yield f"{together:8.2f} h  in all, {jobs} at a time on {cpu_model()}"
-    if together > LONG:
-        yield "this machine is too slow for all of it: --only chooses cells, a GPU helps (runtime.backend=ray)"
-
-
-def hours(configs: Sequence[dict[str, Any]]) -> Iterator[tuple[float, str]]:
-    """Yield the expected hours of each kind of run, and a line with them."""
     kinds: dict[str, list[dict[str, Any]]] = {}
     for config in configs:
         kind = {key: config[key] for key in ("data", "model", "algorithm", "num_clients", "participation", "runtime")}

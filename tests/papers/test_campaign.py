@@ -42,7 +42,7 @@ class Long(Tiny):
     """One run of many rounds."""
 
     axes: ClassVar = {"method": {"FedAvg": {"algorithm.name": "fedavg"}}}
-    seeds, options = (0,), {**Tiny.options, "rounds": 300, "eval.every": 100}
+    seeds, options = (0,), {**Tiny.options, "rounds": 150, "eval.every": 50}
 
 
 class Pictures(Tiny):
@@ -132,7 +132,7 @@ def test_a_run_that_stops_in_time_and_moves_ends_with_the_bits_of_an_undisturbed
     monkeypatch.setattr(module, "Timer", AtRounds)
     for k in range(3):
         root, file = machine(f"machine{k}"), tmp_path / f"{k}.tar"
-        last, AtRounds.rounds = k == 2, (60, 120, 10**6)[k]
+        last, AtRounds.rounds = k == 2, (30, 60, 10**6)[k]
         taken = tmp_path / f"{k - 1}.tar" if k else None
         campaign(["long"], 10, jobs=1, take=taken, save=file, results=tmp_path / "results")
         assert bool(hashes(root)) == last
@@ -236,9 +236,9 @@ def test_a_run_that_is_further_here_stays(tmp_path):
 def test_cells_whose_data_are_missing_leave_the_others(machine, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("RAYLFL_DATA", str(tmp_path / "none"))
     root = machine("first")
-    campaign(["pictures"], minutes=10, results=tmp_path / "results", estimate=True)
+    campaign(["pictures"], minutes=10, jobs=1, results=tmp_path / "results", estimate=True)
     assert "2 runs: digits" in capsys.readouterr().out
-    campaign(["pictures"], minutes=10, results=tmp_path / "results")
+    campaign(["pictures"], minutes=10, jobs=1, results=tmp_path / "results")
     assert len(hashes(root)) == 2
     assert capsys.readouterr().out.count("left out pictures: data.name=cifar10") == 2  # now, and when none is left
 
