@@ -1,7 +1,7 @@
 """FedACS [3] (Weng, Ren, Xiao & Skoglund 2025): tables 1, 4, 5; figures 4 and 7, with limits by eq. 39."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -10,13 +10,14 @@ import numpy as np
 from papers.base import EXPERIMENTS, Claim
 from papers.grid import Axis, Point
 from papers.ledger import Row
+from papers.ledger_rows import run_of
 from papers.lines import Lines, Values
 from papers.run_cache import RunCache
 from papers.statistics import effective_count
 from papers.texts import ACCURACY, accuracy_text, cost_or_dash, listing, mean_cost, ordered, ratio_text, table_of
 from raylfl.core.arrays import Floats
 from raylfl.errors import BadConfig
-from raylfl.report.derived import Stat, tail, to_target
+from raylfl.report.derived import group_to_target, last_k, to_target
 from raylfl.report.runs import Group, RunRecord
 from raylfl.report.tables import Column
 from raylfl.report.wording import cost_text, number
@@ -47,11 +48,6 @@ MNIST = {
 DIRICHLET: dict[str, Any] = {"smoke": {"partition.min_size": 2}}
 CINIC = DIRICHLET | {"base": ["data/cinic10", "model/cnn_fedacs_cinic"]}
 IMAGES: Axis = {"MNIST": MNIST, "CIFAR-10": DIRICHLET, "CINIC-10": CINIC}
-# clients have unequal links and local steps: the same ones in every round, or new ones
-STATIC, DYNAMIC, STATIC_EPOCHS, DYNAMIC_EPOCHS = (
-    ("reproduce/fedacs_table1", f"preset/fedacs_{system}")
-    for system in ("static", "dynamic", "static_epochs", "dynamic_epochs")
-)
 
 
 def columns_of(table: str) -> dict[str, dict[str, Any]]:
@@ -69,11 +65,6 @@ def columns_of(table: str) -> dict[str, dict[str, Any]]:
     return columns
 
 
-def _before_end(run: RunRecord, k: int) -> float:
-    values = tail(run, ACCURACY, LAST)
-    return float(values[-k]) if len(values) >= k else math.inf
-
-
 class Efficiency(Lines):
     """Rounds and computation that seven methods need to reach a test accuracy; number: the paper's table."""
 
@@ -82,12 +73,7 @@ class Efficiency(Lines):
     options: ClassVar[dict[str, Any]] = {"algorithm.calibrate": True}
     smoke: ClassVar[dict[str, Any]] = {"num_clients": 20, "rounds": 80, "local.batch_size": 32, "local.lr": 0.05}
     axes: ClassVar = {"task": IMAGES, "method": METHODS}
-    ends: ClassVar = [f"accuracy {k} from the end" for k in range(LAST, 0, -1)]
-    measures: ClassVar = {
-        f"{axis} to {target:g}": partial(to_target, metric=ACCURACY, target=target, axis=axis)
-        for target in (0.35, 0.4, 0.7)
-        for axis in AXES
-    } | {name: partial(_before_end, k=LAST - k) for k, name in enumerate(ends)}
+    curves, curve_points = (ACCURACY, "time/computation"), 200  # all rounds
     panel, looks, notes, plot = "task", LOOKS, (UNITS,), {"band": "std", "window": 5}
     columns: ClassVar = [
         column
@@ -106,17 +92,13 @@ class Efficiency(Lines):
         column, values = columns_of(self.number)[panel], dict[str, dict[str, Any]]()
         target = SMOKE_TARGET if scale == "smoke" else column["target"]
         for name, group in lines.items():
-            of = values[name] = {"target": target, "gains": column["gains"], "accuracy": self.over(group, self.ends)}
+            of = values[name] = {"target": target, "gains": column["gains"], "accuracy": last_k(group, ACCURACY, LAST)}
             for axis in AXES:
-                cost, base = (self.over(lines[line], [f"{axis} to {target:g}"]) for line in (name, "FedACS"))
+                cost, base = (group_to_target(lines[line], ACCURACY, target, axis) for line in (name, "FedACS"))
                 of |= {axis: cost, f"{axis} published": column[name][axis]}
                 of[f"{axis} ratio"] = mean_cost(cost) / mean_cost(base)
                 of[f"{axis} published ratio"] = column[name][axis] / column["FedACS"][axis]
         return values
-
-    def over(self, group: Group, names: Sequence[str]) -> Stat:
-        values = [self.measure(run, name) for run in group.runs for name in names]
-        return Stat.over([value for value in values if value is not None], of=len(values))
 
     def caption_of(self, values: Values) -> str:
         goals = listing({task: f"{100 * lines['FedACS']['target']:g} %" for task, lines in values.items()}, str)
@@ -124,8 +106,8 @@ class Efficiency(Lines):
 
     def headline(self, point: Point, row: Row) -> tuple[str, float | None, float | None]:
         column = columns_of(self.number)[point.task]
-        name = f"rounds to {column['target']:g}"
-        return name, row.measures[name], column[point.method]["rounds"]
+        rounds = to_target(run_of(row, {}, ""), ACCURACY, column["target"])
+        return f"rounds to {column['target']:g}", rounds, column[point.method]["rounds"]
 
     def claims(self, values: Values) -> list[Claim]:
         """The claims of Sec. 6, and that of figs. 6, 9, 10: FedACS has the highest final accuracy."""
@@ -166,7 +148,7 @@ class Table1(Efficiency):
     """Rounds and computation to a target accuracy in the dynamic system."""
 
     number = stem = "table1"
-    base = DYNAMIC
+    base = ("reproduce/fedacs_table1", "preset/fedacs_dynamic")
     time = "the MNIST rows of tables 1 and 4 take about 30 hours on two cores"
 
 
@@ -176,7 +158,7 @@ class Table4(Efficiency):
     """Rounds and computation to a target accuracy in the static system."""
 
     number = stem = "table4"
-    base = STATIC
+    base = ("reproduce/fedacs_table1", "preset/fedacs_static")
 
 
 @EXPERIMENTS.register("fedacs/table5", paper="FedACS [3] table 5, fig. 10")
@@ -184,7 +166,7 @@ class Table5(Efficiency):
     """Rounds and computation to a target accuracy on CIFAR-10 at three Dirichlet alphas, dynamic system."""
 
     number = stem = "table5"
-    base = DYNAMIC
+    base = ("reproduce/fedacs_table1", "preset/fedacs_dynamic")
     tasks: ClassVar = {f"alpha {alpha:g}": DIRICHLET | {"partition.alpha": alpha} for alpha in (0.05, 0.2, 0.35)}
     axes: ClassVar = {"task": tasks, "method": METHODS}
 
@@ -200,21 +182,21 @@ class Epochs(Efficiency):
 class Table1Epochs(Epochs, Table1):
     """Table 1 with T_m local epochs of client m instead of local steps, as App. I.3.1 says."""
 
-    stem, base = "table1_epochs", DYNAMIC_EPOCHS
+    stem, base = "table1_epochs", ("reproduce/fedacs_table1", "preset/fedacs_dynamic_epochs")
 
 
 @EXPERIMENTS.register("fedacs/table4-epochs", paper="FedACS [3] table 4, fig. 9")
 class Table4Epochs(Epochs, Table4):
     """Table 4 with T_m local epochs of client m instead of local steps, as App. I.3.1 says."""
 
-    stem, base = "table4_epochs", STATIC_EPOCHS
+    stem, base = "table4_epochs", ("reproduce/fedacs_table1", "preset/fedacs_static_epochs")
 
 
 @EXPERIMENTS.register("fedacs/table5-epochs", paper="FedACS [3] table 5, fig. 10")
 class Table5Epochs(Epochs, Table5):
     """Table 5 with T_m local epochs of client m instead of local steps, as App. I.3.1 says."""
 
-    stem, base = "table5_epochs", DYNAMIC_EPOCHS
+    stem, base = "table5_epochs", ("reproduce/fedacs_table1", "preset/fedacs_dynamic_epochs")
 
 
 DISTANCE = "global/distance_abs"

@@ -12,7 +12,7 @@ from papers.grid import Axis, Grid, Point, nest
 from papers.ledger import Row
 from papers.lines import Lines, Values
 from papers.run_cache import RunCache
-from papers.statistics import Level, difference
+from papers.statistics import difference
 from papers.texts import ACCURACY, accuracy_text, listing, ordered, percent, stat_of, table_of
 from raylfl.errors import BadConfig
 from raylfl.report.derived import Stat, best, final_rounds, last_k
@@ -132,7 +132,7 @@ def most_diverse(values: Mapping[str, Stat], form: str, seeds: int) -> Claim:
     The std is over seeds and rounds, but only the seeds count as values, which makes the test cautious.
     """
     evidence = listing(ordered(values, lambda stat: -stat.mean), partial(stat_text, metric=DIVERSITY))
-    levels = {name: Level(stat.mean, stat.std, seeds) for name, stat in values.items()}
+    levels = {name: (stat.mean, stat.std, seeds) for name, stat in values.items()}
     leads = [difference(levels[form], level) for name, level in levels.items() if name != form]
     return Claim(f"{form} ends with the highest gradient diversity", ahead_of_all(leads), evidence)
 

@@ -16,6 +16,7 @@ from papers.run_cache import RunCache
 from papers.statistics import CIFAR10, counts_of
 from papers.texts import ACCURACY, accuracy_text, cost_or_dash, listing, mean_cost, ordered, stat_of, table_of
 from raylfl.core.arrays import Floats
+from raylfl.report import partition_plot
 from raylfl.report.derived import Stat, group_to_target, last_k, to_target
 from raylfl.report.runs import Group
 from raylfl.report.tables import Column
@@ -145,8 +146,6 @@ class Bubbles(PaperResult):
     """Bubble plot of CIFAR-10's labels over 32 clients, Dirichlet(0.05)."""
 
     def run(self, cache: RunCache) -> Findings:
-        from raylfl.report import partition_plot
-
         counts = counts_of({"name": "dirichlet_client", "alpha": 0.05}, CIFAR10, clients=32)
         shares = -np.sort(-counts / counts.sum(axis=1, keepdims=True), axis=1)
         two = shares[:, :2].sum(axis=1)

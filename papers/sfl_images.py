@@ -128,12 +128,22 @@ class Fig3(Images, Sweeps):
         return claims
 
 
-class LongRuns(Images, Lines):
+class Smoothed(Images, Lines):
+    """Curves with a moving average over a share of their points, which are 10 rounds apart."""
+
+    panel, share = "cell", 0.04
+
+    def plot_of(self, lines: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        rounds = int(next(iter(lines.values()))["runs"].runs[0].config["rounds"])
+        return {**self.plot, "window": max(1, round(self.share * rounds / 10))}
+
+
+class LongRuns(Smoothed):
     """VGG-9 on CIFAR-10: long runs of all learning rates within a margin of the best (0: only the best)."""
 
     measured, margin = CLIENTS, 0.0
     rounds: ClassVar = {"smoke": (60, 120), "paper": (1000, 4000)}
-    panel, heading = "cell", "{0.method}, C={0.classes}, K={0.steps}"
+    heading = "{0.method}, C={0.classes}, K={0.steps}"
     caption = "Test accuracy in % over the last rounds of one seed."
 
     def long(self, cache: RunCache) -> dict[Point, dict[float, Group]]:
@@ -146,18 +156,9 @@ class LongRuns(Images, Lines):
     def values(self, panel: Point, line: str, group: Group) -> dict[str, Any]:
         return {"lr": group.runs[0].config["local"]["lr"], "ours": accuracy_of(group)}
 
-    def plot_of(self, lines: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        return smoothed(lines, 0.04)
-
 
 def accuracy_of(group: Group, metric: str = ACCURACY) -> Stat:
     return last_k(group, metric, last_rounds(int(group.runs[0].config["rounds"])))
-
-
-def smoothed(lines: Mapping[str, Mapping[str, Any]], share: float) -> dict[str, Any]:
-    """A moving average over this share of the points, which are 10 rounds apart."""
-    rounds = int(next(iter(lines.values()))["runs"].runs[0].config["rounds"])
-    return {"window": max(1, round(share * rounds / 10))}
 
 
 @EXPERIMENTS.register("sfl/table8", paper="SFL [2] table 8, fig. 9")
@@ -215,19 +216,18 @@ class Table9(LongRuns):
         return [share("the best learning rates are the paper's", same)]
 
 
-class TrainingCurves(Images, Lines):
+class TrainingCurves(Smoothed):
     """Losses and accuracies on the clients' data and on the test set, PFL and SFL at their best learning rates.
 
     "Training": of the participating clients; "training-R": of random ones. Where the table with the same search does
-    not measure clients, the runs at the value `True` of an axis `clients` do. share: of points in a moving average.
+    not measure clients, the runs at the value `True` of an axis `clients` do.
     """
 
     smoke_seeds, rates = 1, {"smoke": {"PFL": (0.1,), "SFL": (0.03,)}, "paper": GRID}
     rounds: ClassVar = {"smoke": (60,), "paper": (1000,)}
-    share: ClassVar[float] = 0.08
     metrics: ClassVar = ("participants/loss", "participants/accuracy", "random/loss", "random/accuracy", ACCURACY)
     curves = metrics[:-1]
-    panel, line, heading = "cell", "run", "{0.task}, C={0.classes}"
+    line, heading, plot, share = "run", "{0.task}, C={0.classes}", {"band": "std"}, 0.08
     caption = "Mean ± std over seeds and the last rounds."
     columns = (
         Column("lr", "lr", "{:g}".format, None, True),
@@ -247,9 +247,6 @@ class TrainingCurves(Images, Lines):
     def values(self, panel: Point, line: str, group: Group) -> dict[str, Any]:
         ends = {metric: accuracy_of(group, metric) for metric in self.metrics}
         return {"lr": group.runs[0].config["local"]["lr"], **ends}
-
-    def plot_of(self, lines: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        return {"band": "std", **smoothed(lines, self.share)}
 
 
 MEASURED: dict[str, Any] = {"clients": {False: {}, True: CLIENTS}}  # table 11 does not measure clients

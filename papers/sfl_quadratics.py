@@ -20,9 +20,14 @@ from papers.statistics import MNIST, counts_of
 from papers.texts import cost_or_dash, listing, mean_cost
 from raylfl.core.arrays import Ints
 from raylfl.report.derived import Stat, group_to_target, last_k
+from raylfl.report.figures import Block, Panel, composed
+from raylfl.report.partition_plot import heat
 from raylfl.report.runs import Group
+from raylfl.report.style import rc
 from raylfl.report.tables import Column, ReportTable
 from raylfl.report.wording import number
+from raylfl.theory.fedacs import limit
+from raylfl.theory.quadratic import QuadraticProblem
 
 DISTANCE = "global/distance_abs"  # |x|, as x* = 0
 RATES = (0.003, 0.006, 0.01, 0.03, 0.06, 0.1, 0.3, 0.6)
@@ -59,9 +64,6 @@ def axes(settings: Mapping[str, tuple[float, float]]) -> dict[str, Axis]:
 
 def predicted_limit(clients: Pairs, lr: float) -> float:
     """The |x| at which PFL ends, by eq. 39 of FedACS, which has it at a finite learning rate."""
-    from raylfl.theory.fedacs import limit
-    from raylfl.theory.quadratic import QuadraticProblem
-
     curvature, slope = np.array(clients).T
     shares = np.full(len(clients), 1 / len(clients))
     problem = QuadraticProblem(2 * curvature[:, None, None], -slope[:, None], np.zeros(len(clients)), shares)
@@ -176,10 +178,6 @@ class ExDir(PaperResult):
     alphas: ClassVar = (100.0, 10.0, 1.0)  # from left to right, as in the paper
 
     def run(self, cache: RunCache) -> Findings:
-        from raylfl.report.figures import Block, Panel, composed
-        from raylfl.report.partition_plot import heat
-        from raylfl.report.style import rc
-
         counts = {
             (c, alpha): counts_of({"name": "exdir", "classes": c, "alpha": alpha}, MNIST, clients=10)
             for c, alpha in product(self.classes, self.alphas)

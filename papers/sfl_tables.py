@@ -211,9 +211,10 @@ def word_of(mean: float, reference: float, std: float) -> str:
     return "within" if abs(mean - reference) <= std else "above" if mean > reference else "below"
 
 
-def same(interval: Interval) -> str:
-    """Whether a difference is smaller than MARGIN by its interval of level 1 - 2 ALPHA (TOST)."""
-    return "yes" if interval.low > -MARGIN and interval.high < MARGIN else "not shown"
+def compared(ours: Level, theirs: Level) -> tuple[Interval, str]:
+    """A difference with its interval of level 1 - 2 ALPHA, and whether it is smaller than MARGIN by it (TOST)."""
+    d = difference(ours, theirs, 1 - 2 * ALPHA)
+    return d, "yes" if d.low > -MARGIN and d.high < MARGIN else "not shown"
 
 
 def rate_lines(groups: Runs, refs: Refs) -> list[dict[str, Any]]:
@@ -232,11 +233,10 @@ def rate_lines(groups: Runs, refs: Refs) -> list[dict[str, Any]]:
             line["ours"] = "{} [{}, {}]".format(*map(_percent, astuple(bootstrap_mean(values))))
         if len(values) and ref:
             mean, std, _, effective = ref.last[str(MORE)]
-            d = difference(level(values), Level(mean, std, effective), 1 - 2 * ALPHA)
+            d, line["same"] = compared(level(values), (mean, std, effective))
             line["verdict"] = word_of(float(np.mean(values)), mean, std)
             line["log"] = f"{_percent(mean)} ± {_percent(std)}"
             line["difference"] = f"{100 * d.mean:+.2f} [{100 * d.low:+.2f}, {100 * d.high:+.2f}]"
-            line["same"] = same(d)
         outside = line["verdict"] not in ("within", "–")
         lines.append(line | {"remark": f"lr {line['lr']} {line['verdict']}" if outside else ""})
     return lines
@@ -268,8 +268,8 @@ def best_lines(groups: Runs, last: int) -> list[dict[str, Any]]:
 def same_seeds(means: Sequence[float], published: Stat) -> str:
     if len(means) < PUBLISHED_SEEDS:
         return "undecided"
-    measured = Level(float(np.mean(means)), float(np.std(means, ddof=1)), len(means))
-    return same(difference(measured, Level(published.mean, published.std, PUBLISHED_SEEDS), 1 - 2 * ALPHA))
+    measured = float(np.mean(means)), float(np.std(means, ddof=1)), len(means)
+    return compared(measured, (published.mean, published.std, PUBLISHED_SEEDS))[1]
 
 
 def mostly_within(lines: Iterable[dict[str, Any]], claim: str) -> list[Claim]:

@@ -7,7 +7,6 @@ independent values. The intervals are about the level of this run only, not abou
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,21 +19,13 @@ from raylfl.report.statistics import LEVEL, Interval, finite_values
 DRAWS = 2000  # resamples of the bootstrap
 CIFAR10 = (5000,) * 10  # training images per class
 MNIST = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
-
-
-@dataclass(frozen=True)
-class Level:
-    """Mean, sample standard deviation and effective number of independent values of a series."""
-
-    mean: float
-    std: float
-    count: float
+Level = tuple[float, float, float]  # mean, sample standard deviation, effective number of independent values
 
 
 def level(values: npt.ArrayLike) -> Level:
     data = finite_values(values)
     std = float(data.std(ddof=1)) if len(data) > 1 else math.nan
-    return Level(float(data.mean()), std, effective_count(data))
+    return float(data.mean()), std, effective_count(data)
 
 
 def bootstrap_mean(values: npt.ArrayLike, seed: int = 0) -> Interval:
@@ -57,11 +48,11 @@ def difference(ours: Level, theirs: Level, confidence: float = LEVEL) -> Interva
 
     The bounds are nan if a series has at most one effective value; two constant series have an interval of one point.
     """
-    mean = ours.mean - theirs.mean
-    if min(ours.count, theirs.count) <= 1:
+    mean = ours[0] - theirs[0]
+    if min(ours[2], theirs[2]) <= 1:
         return Interval(mean, math.nan, math.nan)
-    parts = [side.std**2 / side.count for side in (ours, theirs)]
-    dofs = [max(side.count - 1, 1.0) for side in (ours, theirs)]
+    parts = [std**2 / count for _, std, count in (ours, theirs)]
+    dofs = [max(count - 1, 1.0) for _, _, count in (ours, theirs)]
     spread = sum(part**2 / dof for part, dof in zip(parts, dofs, strict=True))
     half = math.sqrt(sum(parts)) * float(stats.t.ppf((1 + confidence) / 2, sum(parts) ** 2 / spread)) if spread else 0.0
     return Interval(mean, mean - half, mean + half)

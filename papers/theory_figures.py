@@ -1,31 +1,28 @@
 """Figures of the papers' theory: bounds and predictions with small quadratic runs in plain NumPy."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from papers.base import EXPERIMENTS, Claim, Findings, PaperResult
 from papers.run_cache import RunCache
 from papers.texts import listing
 from raylfl.core.arrays import Floats, Ints
+from raylfl.report.curves import log_axis
+from raylfl.report.figures import Panel, single
+from raylfl.report.style import PALETTE, rc
 from raylfl.report.wording import number
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from raylfl.theory.quadratic import QuadraticProblem
+from raylfl.theory import fedacs, fedaware, focus, sfl
+from raylfl.theory.quadratic import QuadraticProblem
 
 PlotLine = tuple[int, str, Any, Any]  # colour, matplotlib's format, x, y
 
 
 def problem_of(clients: int, dim: int, seed: int = 0) -> QuadraticProblem:
     """A random problem with equally weighted clients, whose Hessians have eigenvalues in [0.2, 1]."""
-    from raylfl.theory.quadratic import QuadraticProblem
-
     draw = np.random.default_rng(seed)
     hessians = np.empty((clients, dim, dim))
     for i in range(clients):
@@ -58,10 +55,6 @@ class TheoryFigure(PaperResult):
         """The curves by label, and the claims."""
 
     def run(self, cache: RunCache) -> Findings:
-        from raylfl.report.curves import log_axis
-        from raylfl.report.figures import Panel, single
-        from raylfl.report.style import PALETTE, rc
-
         lines, claims = self.compute()
 
         def draw(ax: Axes) -> None:
@@ -85,8 +78,6 @@ class SflBound(TheoryFigure):
     clients, steps, rounds = 8, 5, 400
 
     def compute(self) -> tuple[dict[str, PlotLine], list[Claim]]:
-        from raylfl.theory import sfl
-
         problem = problem_of(self.clients, 5)
         L, mu, start = float(problem.smoothness.max()), float(problem.convexity.min()), problem.optimum + 3
         numbers = {"L": L, "mu": mu, "D": distance(problem, start), "sigma": 0.0, "zeta_star": problem.zeta_star}
@@ -123,8 +114,6 @@ class FocusSpeedup(TheoryFigure):
     smoothness, sigma, rounds = 0.25, 1.0, 20_000
 
     def compute(self) -> tuple[dict[str, PlotLine], list[Claim]]:
-        from raylfl.theory import focus
-
         clients, lines, claims = [1, 2, 4, 8, 16, 32, 64, 128], dict[str, PlotLine](), []
         for color, q in enumerate((1.0, 0.5)):
             runs = np.array([self.noise(n, q) for n in clients])
@@ -157,8 +146,6 @@ class FedacsBias(TheoryFigure):
     stem, axes = "fedacs-bias", ("local learning rate", "distance of the limit from x*")
 
     def compute(self) -> tuple[dict[str, PlotLine], list[Claim]]:
-        from raylfl.theory import fedacs
-
         n, etas = 20, np.geomspace(1e-4, 0.3, 25)
         problem = problem_of(n, 5, seed=2)
         steps, q = np.arange(1, 40, 2), np.linspace(0.40, 0.02, n)  # preset/fedacs_static
@@ -206,7 +193,6 @@ class FedawareIdentity(TheoryFigure):
         import torch
 
         from raylfl.solvers.simplex import min_norm_point
-        from raylfl.theory import fedaware
 
         problem, x = problem_of(6, 8, seed=3), np.full(8, 5.0)
         w, rows = problem.weights, []

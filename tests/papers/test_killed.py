@@ -16,27 +16,16 @@ from tests.shares import one_in
 from tests.startup.forks import LEAN
 
 ROOT = Path(__file__).resolve().parents[2]
-CODE = """
-import sys
-from pathlib import Path
-from papers.run_cache import CellConfig, RunCache
-if __name__ == "__main__":
-    long = CellConfig("long", {"base": ["reproduce/sfl_fig1"], "rounds": 10**6})
-    RunCache(Path(sys.argv[1]), jobs=2).groups([long], [0, 1])
-"""
-
-IDLE = """
+SCRIPT = """
 import sys, time
 from pathlib import Path
 from papers.run_cache import CellConfig, RunCache
 from raylfl.execution.processes import in_processes
-short = CellConfig("short", {"base": ["reproduce/sfl_fig1"], "rounds": 2})
-cache = RunCache(Path(sys.argv[1]))
-runs = [cache.plan(short, seed) for seed in (0, 1)]
-for number, run in enumerate(in_processes(runs, [{}, {}])):
-    (Path(sys.argv[1]).parent / f"ready-{number}").touch()
-    if number == 1:  # both have ended
-        time.sleep(10**6)
+folder, rounds = Path(sys.argv[1]), int(sys.argv[2])
+setting = CellConfig("x", {"base": ["reproduce/sfl_fig1"], "rounds": rounds})
+for number, run in enumerate(in_processes([RunCache(folder).plan(setting, seed) for seed in (0, 1)], [{}, {}])):
+    (folder / f"ended-{number}").touch()
+    time.sleep(number * 10**6)  # both have ended
 """
 
 
@@ -51,9 +40,9 @@ for number, run in enumerate(in_processes(runs, [{}, {}])):
 def test_the_processes_of_a_killed_reproduction_end_within_seconds(tmp_path, number, idle):
     """Only the parent is struck, not its process group."""
     script = tmp_path / "reproduce.py"
-    script.write_text(LEAN + (IDLE if idle else CODE))
+    script.write_text(LEAN + SCRIPT)
     process = subprocess.Popen(
-        [sys.executable, str(script), str(tmp_path / "out")],
+        [sys.executable, str(script), str(tmp_path), "2" if idle else "1000000"],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         start_new_session=True,
@@ -61,8 +50,7 @@ def test_the_processes_of_a_killed_reproduction_end_within_seconds(tmp_path, num
     children = []
     try:
         deadline = time.monotonic() + 120
-        ready = tmp_path / "out" / "runs"
-        while len(list(ready.glob("*/metrics.jsonl")) if not idle else list(tmp_path.glob("ready-*"))) < 2:
+        while len(list(tmp_path.glob("ended-*" if idle else "runs/*/metrics.jsonl"))) < 2:
             assert time.monotonic() < deadline
             assert process.poll() is None
             time.sleep(0.1)

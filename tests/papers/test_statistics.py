@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from papers.statistics import Level, bootstrap_mean, difference, effective_count, level
+from papers.statistics import bootstrap_mean, difference, effective_count, level
 from raylfl.errors import BadValue
 from raylfl.report.statistics import ALPHA, paired_test
+from tests.shares import also
 
 
 def autoregressive(rng, n, phi):
@@ -43,7 +44,7 @@ def test_the_interval_covers_the_mean_about_as_often_as_its_level():
     assert 0.89 < hits / 300 < 0.98
 
 
-@pytest.mark.parametrize("seeds", [2, 3])
+@pytest.mark.parametrize("seeds", [also(2), 3])
 def test_intervals_of_few_seeds_cover_a_difference_as_often_as_their_level(seeds):
     """Seeds that differ more than the rounds of a run."""
     rng = np.random.default_rng(9)
@@ -80,7 +81,7 @@ def test_equivalence_is_wrongly_found_in_no_more_than_alpha_of_the_cases():
 
 def test_a_published_mean_counts_as_its_number_of_seeds():
     a = alternating(np.random.default_rng(6), 40) * 0.1 + 90.0
-    tight, loose = (difference(level(a), Level(90.1, 0.3, count), 1 - 2 * ALPHA) for count in (100, 3))
+    tight, loose = (difference(level(a), (90.1, 0.3, count), 1 - 2 * ALPHA) for count in (100, 3))
     assert loose.high - loose.low > tight.high - tight.low
     for bound, side in ((loose.low, "greater"), (loose.high, "less")):  # there, the p value is ALPHA
         shifted = (a.mean() - bound, a.std(ddof=1), 40, 90.1, 0.3, 3)
