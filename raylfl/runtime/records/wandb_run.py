@@ -1,24 +1,20 @@
-"""The wandb logger: the run's config, the metrics of each round, and at the end a figure and a table of rounds.
+"""The wandb logger: the run's config, and the metrics of each round.
 
 The logger logs offline unless the user is logged in; `wandb sync` sends an offline run later. An error of wandb never
-ends a run, and wandb delays a run by less than a minute: the logger logs offline if wandb's server does not answer, and
-waits at most FINISH_SECONDS at the end.
+ends a run, and wandb delays a run by less than a minute: the logger logs offline if wandb's server does not take the
+run within INIT_SECONDS, and waits at most FINISH_SECONDS at the end.
 """
 
-import json
 import netrc
 import os
 import secrets
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
-
-import numpy as np
 
 from raylfl.config.load import Config
 from raylfl.config.registries import LOGGERS
@@ -27,16 +23,14 @@ from raylfl.runtime.records.files import WANDB, links_out_of
 from raylfl.runtime.records.lines import numbers_of
 from raylfl.runtime.records.run_dir import RunDirectory
 
-ANSWER_SECONDS = 5.0  # limit for the first answer of wandb's server
+ANSWER_SECONDS = 5.0  # limit for the first answer of wandb's server to a report
 INIT_SECONDS = 20.0  # limit for the server to accept the run; after that it is logged offline
 FINISH_SECONDS = 30.0  # limit for sending the rest at the end; `wandb sync` sends what is still on disk
-TABLE_ROWS = 1000  # rounds in the table at the end, evenly spaced
-CURVES = ("train/loss", "test/loss", "test/accuracy", "global/loss", "global/distance")
 
 
 @LOGGERS.register("wandb")
 class WandbRun:
-    """Weights & Biases: rounds, config, a table and a picture; offline unless you are logged in.
+    """Weights & Biases: rounds and config; offline unless you are logged in.
 
     The wandb group is the run's `name`, the job_type the algorithm. The wandb id is stored in the run directory.
     """
@@ -51,9 +45,6 @@ class WandbRun:
         import wandb
 
         how: Any = mode()
-        if how == "online" and (reason := unreachable(base_url())):
-            self.say(f"wandb does not answer ({reason}): logged offline, `wandb sync` sends it later")
-            how = "offline"
         for link in links_out_of(self.run_dir.path.resolve() / WANDB):
             link.unlink()
         options: dict[str, Any] = {
@@ -86,17 +77,13 @@ class WandbRun:
         self.run.log(numbers_of(metrics))
 
     def close(self) -> None:
-        """Ends the wandb run, with figure and table of a complete run; waits at most FINISH_SECONDS."""
+        """Ends the wandb run, with exit code 1 unless the run is complete; waits at most FINISH_SECONDS."""
         finished = (self.run_dir.path / "summary.json").exists()
-        try:
-            if finished:
-                self._show()
-        finally:
-            done = threading.Thread(target=self._finish, args=(0 if finished else 1,), daemon=True)
-            done.start()
-            done.join(FINISH_SECONDS)
-            if done.is_alive():
-                self.say(f"wandb is not done after {FINISH_SECONDS:g} s: `wandb sync {self.folder}` sends the rest")
+        done = threading.Thread(target=self._finish, args=(0 if finished else 1,), daemon=True)
+        done.start()
+        done.join(FINISH_SECONDS)
+        if done.is_alive():
+            self.say(f"wandb is not done after {FINISH_SECONDS:g} s: `wandb sync {self.folder}` sends the rest")
 
     @property
     def folder(self) -> Path:
@@ -109,17 +96,6 @@ class WandbRun:
             self.say(
                 f"wandb could not finish ({type(error).__name__}): `wandb sync {self.folder}` sends what is missing"
             )
-
-    def _show(self) -> None:
-        import matplotlib.pyplot  # noqa: F401 - wandb.Image asks for it, and does not import it
-        import wandb
-
-        rows = self.run_dir.metrics()
-        columns, lines = rounds_table(rows)
-        figure = picture(rows, self.run_dir.path / "partition_counts.json")
-        image = wandb.Image(figure) if figure is not None else None
-        table = wandb.Table(columns=columns, data=lines)
-        self.run.log({"rounds": table, "round": rows[-1]["round"], **({"overview": image} if image else {})})
 
 
 def mode() -> str:
@@ -165,32 +141,3 @@ def run_id(run_dir: RunDirectory) -> str:
     if not path.exists():
         run_dir.write(path.name, secrets.token_hex(4))
     return path.read_text().strip()
-
-
-def rounds_table(rows: Sequence[dict[str, Any]]) -> tuple[list[str | int], list[list[Any]]]:
-    """(column names, rows) of the table of rounds: at most TABLE_ROWS rounds, including the first and the last."""
-    names = {name: None for row in rows for name in numbers_of(row)}
-    columns: list[str | int] = ["round", *(name for name in names if name != "round")]
-    chosen = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), TABLE_ROWS)).round().astype(int))
-    return columns, [[rows[k].get(str(name)) for name in columns] for k in chosen]
-
-
-def picture(rows: Sequence[dict[str, Any]], counts: Path) -> Any:
-    """A figure of metrics over rounds and of partition_counts.json, if it exists; None if there is neither."""
-    from matplotlib.figure import Figure
-
-    curves = [name for name in CURVES if any(name in row for row in rows)]
-    classes = np.array(json.loads(counts.read_text())["counts"]) if counts.exists() else None
-    panels = len(curves) + (classes is not None)
-    if not panels:
-        return None
-    figure = Figure(figsize=(3.6 * panels, 3.0), layout="constrained")
-    axes = figure.subplots(1, panels, squeeze=False)[0]
-    for ax, name in zip(axes, curves, strict=False):
-        points = [(row["round"], row[name]) for row in rows if name in row]
-        ax.plot(*zip(*points, strict=True), linewidth=1.5)
-        ax.set(title=name, xlabel="round", yscale="log" if name == "global/distance" else "linear")
-    if classes is not None:
-        axes[-1].imshow(classes.T, aspect="auto", interpolation="nearest", cmap="Blues")
-        axes[-1].set(title="samples", xlabel="client", ylabel="class")
-    return figure
