@@ -25,7 +25,7 @@ from raylfl.experiment.assemble import obstacle
 from raylfl.experiment.data_source import class_of
 from raylfl.experiment.parts import Experiment, WorkerSetup
 from raylfl.runtime.measured import require_measured
-from raylfl.runtime.notices import COUNTERS, evaluated_kinds, evaluation_warnings, module_warnings, reads_recorded
+from raylfl.runtime.notices import evaluated_kinds, evaluation_warnings, module_warnings, reads_recorded
 from raylfl.runtime.ray.resources import check_resources
 from raylfl.runtime.records.sources import sources_of
 from raylfl.runtime.round.plan import check_sampling
@@ -60,7 +60,7 @@ def check(experiment: Experiment) -> Experiment:
         few, seconds = _on_two_samples(setup), _time_limit(setup)
         experiment.warnings.extend(f"data: {line}" for line in _carried(setup, seconds))
         worker = _try(f"model {label} cannot be made ready", lambda: Worker(few), seconds)
-        with reads_recorded(worker.flat.module, COUNTERS) as counters:
+        with reads_recorded() as counters:
             experiment.logged["train"] = _try_training(worker, label)
             experiment.warnings.extend(f"model {label}: {line}" for line in _changed_buffers(worker))
             for kind, logged in _try_evaluations(worker, config, label).items():
@@ -71,7 +71,7 @@ def check(experiment: Experiment) -> Experiment:
         if metric is not None:
             require_measured(metric, experiment, key)
             higher_is_better(metric, experiment.directions, key)
-    lines = [f"{name} is always 0: a run has no epochs that all clients share" for name in sorted(counters)]
+    lines = [f"{name} is always 0: a run has no epochs that all clients share" for name in counters()]
     experiment.warnings.extend(f"model {label}: {line}" for line in [*lines, *module_warnings(worker, config)])
     experiment.warnings.extend(evaluation_warnings(experiment, worker))
     experiment.sources.update(sources_of(_components(experiment, worker)))

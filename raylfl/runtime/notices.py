@@ -1,8 +1,9 @@
 """Warnings before a run: parts of the module, options and measurements that have another effect than expected."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest.mock import PropertyMock, patch
 
 import numpy as np
 import torch
@@ -54,26 +55,14 @@ def evaluated_kinds(worker: Worker, config: EvalConfig) -> list[str]:
 
 
 @contextmanager
-def reads_recorded(module: Any, names: Sequence[str]) -> Iterator[set[str]]:
-    """A context with a set, to which each of these properties of LightningModule is added when the module reads it."""
+def reads_recorded() -> Iterator[Callable[[], list[str]]]:
+    """A context with a function that returns the COUNTERS that a module has read in it, as those of LightningModule."""
     from lightning.pytorch import LightningModule
 
-    cls, seen = type(module), set[str]()
-    names = [name for name in names if getattr(cls, name) is getattr(LightningModule, name)]
-
-    def recorded(name: str) -> property:
-        def read(self: Any) -> Any:
-            seen.add(name)
-            return getattr(super(watched, self), name)
-
-        return property(read)
-
-    watched = type(cls.__name__, (cls,), {"__module__": cls.__module__, **{name: recorded(name) for name in names}})
-    module.__class__ = watched
-    try:
-        yield seen
-    finally:
-        module.__class__ = cls
+    with ExitStack() as stack:
+        zero = [patch.object(LightningModule, name, new_callable=PropertyMock, return_value=0) for name in COUNTERS]
+        reads = [stack.enter_context(counter) for counter in zero]
+        yield lambda: [name for name, read in zip(COUNTERS, reads, strict=True) if read.called]
 
 
 def evaluation_warnings(experiment: Experiment, worker: Worker) -> list[str]:
