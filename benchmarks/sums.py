@@ -94,7 +94,6 @@ def _measured(algorithm: str, placement: str, rows: bool) -> dict[str, Any]:
         before = time.process_time()
         received = metrics["traffic/received_bytes"] / 4 / WIDTH
     params = federation.state.server["x"]
-    backend.close()
     ray.shutdown()
     return {
         "algorithm": algorithm,

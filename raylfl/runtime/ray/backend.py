@@ -187,9 +187,6 @@ class RayBackend(Backend):
         what = "blocks of graph nodes" if peers else "client states" if self.channel.keeps else "uploads"
         return what + self.pool.lost_nodes()
 
-    def close(self) -> None:
-        self.pool.dismiss()
-
 
 def items_of_calls(assigned: Sequence[int | None], workers: int) -> list[list[int]]:
     """The numbers of the items in each call: one call per assigned worker; other items are divided among the workers.

@@ -300,12 +300,6 @@ class WorkerPool:
         nodes = dict.fromkeys((*self._former, *self.nodes))
         return " and".join(place_of(node) for node in nodes if node is not None and node not in alive)
 
-    def dismiss(self) -> None:
-        """Ends the actors; may be called twice."""
-        for actor in self.actors:
-            ray.kill(actor)
-        self.actors = []
-
 
 def restarts_of(actor: Any) -> int:
     """How often Ray has started an actor again, or tried to."""

@@ -144,10 +144,6 @@ class Backend(Executor):
         """The entry `runtime` of summary.json, such as the number of workers."""
         return {"backend": type(self).__name__, "workers": self.workers, "device": self.device_name}
 
-    @abstractmethod
-    def close(self) -> None:
-        """Releases all resources; may be called twice."""
-
 
 class InProcess(Executor):
     """An executor that runs local work in the calling process when the result is awaited."""
