@@ -47,6 +47,9 @@ class Piece(NamedTuple):
 
 
 Pieces = dict[tuple[int, int], Piece]  # by sending and receiving block
+Worked = dict[
+    int, tuple[Handle, Ints]
+]  # block -> its rows after the local work, and the row numbers of its nodes there
 
 
 @dataclass(kw_only=True)
@@ -55,12 +58,12 @@ class NodeResult(RoundResult):
 
     uploads: only buffers and optimizer states, which the algorithm does not see (`UNSEEN`). plan: the exchange of
     messages among the whole cohort. local: for each block, a reference to its rows after the local work. pieces: the
-    messages between blocks; empty if messages precede the local work.
+    messages between blocks; None if messages precede the local work.
     """
 
     plan: ExchangePlan
     local: dict[int, Handle]
-    pieces: Pieces
+    pieces: Pieces | None
 
 
 class GraphDispatch(Dispatch):
@@ -85,13 +88,14 @@ class GraphDispatch(Dispatch):
         self.nodes = np.array_split(np.arange(count), blocks)
         self._block = np.repeat(np.arange(blocks), [len(nodes) for nodes in self.nodes])
         self._row = np.concatenate([np.arange(len(nodes)) for nodes in self.nodes])
-        self._measures: dict[int, tuple[Handle, Measure]] = {}
+        self._measures: dict[int, Measure] = {}  # of each block's rows
         self._plan: ExchangePlan | None = None
 
     # -- the state -----------------------------------------------------------------------------------------------
 
     def scattered(self, server: ServerState) -> ServerState:
         """The server state in which handles replace the nodes' rows; the backend gets the rows, block by block."""
+        self._measures.clear()
         rows = {name: value for name, value in server.items() if name.startswith(NODE)}
         handles = [
             self.backend.put({name.removeprefix(NODE): v[torch.from_numpy(nodes)] for name, v in rows.items()})
@@ -121,11 +125,8 @@ class GraphDispatch(Dispatch):
             return self._work(r, plan, broadcast, start, last_loss)
 
         def after_mixing() -> RoundResult:
-            pieces = self._publish(plan, start, {}, {})
-            mixed = self._mix(plan, start, {}, {}, pieces)
-            handles = list(start)
-            for b, (_, handle) in mixed.items():
-                handles[b] = handle
+            mixed = self._mix(plan, start, {}, self._publish(plan, start, {}))
+            handles = [mixed[b][1] if b in mixed else handle for b, handle in enumerate(start)]
             return self._work(r, plan, broadcast, handles, last_loss).result()
 
         return Deferred(after_mixing)
@@ -133,16 +134,16 @@ class GraphDispatch(Dispatch):
     def step(self, server: ServerState, result: RoundResult) -> tuple[ServerState, Info]:
         """Mixes the nodes' rows, unless they were mixed before the local work; nodes that failed keep their rows."""
         assert isinstance(result, NodeResult)
-        handles, settled, r = list(server[BLOCKS]), self.algorithm.exchanges_first, result.round.received_view
-        full_plan = result.plan
-        plan, local, pieces = full_plan, {b: np.arange(len(n)) for b, n in full_plan.nodes.items()}, result.pieces
-        if len(r.cohort) < len(full_plan.cohort):  # some nodes failed: matrices and messages change
+        handles, r, planned = list(server[BLOCKS]), result.round.received_view, result.plan
+        plan, pieces = planned, result.pieces
+        worked: Worked = {b: (result.local[b], np.arange(len(nodes))) for b, nodes in planned.nodes.items()}
+        if len(r.cohort) < len(planned.cohort):  # some nodes failed: matrices and messages change
             plan = self._make_plan(r)
-            local = {b: np.flatnonzero(np.isin(full_plan.rows[b], plan.rows[b])) for b in plan.blocks}
-            pieces = {} if settled else self._publish(plan, handles, result.local, local)
-        for b, (measure, handle) in self._mix(plan, handles, result.local, local, pieces, settled).items():
-            handles[b] = handle
-            self._measures[b] = handle, measure
+            received = {b: np.flatnonzero(np.isin(planned.rows[b], plan.rows[b])) for b in plan.blocks}
+            worked = {b: (result.local[b], rows) for b, rows in received.items()}
+            pieces = None if pieces is None else self._publish(plan, handles, worked)
+        for b, (measure, handle) in self._mix(plan, handles, worked, pieces).items():
+            self._measures[b], handles[b] = measure, handle
         updated, measures, info = {**server, BLOCKS: handles}, self._measure(handles), Info()
         if len(r.cohort):
             updated["x"] = tree_sum(torch.stack([m.x.total for m in measures])) / len(self._block)
@@ -166,10 +167,7 @@ class GraphDispatch(Dispatch):
     def _work(
         self, r: Round, plan: ExchangePlan, broadcast: State, handles: Sequence[Handle], last_loss: float
     ) -> Deferred[RoundResult]:
-        """The deferred local work of the blocks.
-
-        handles: the rows of each block; last_loss: the last finite mean loss of the run, for error messages.
-        """
+        """The deferred local work of the blocks, which have these handles of their rows."""
         first = self.algorithm.exchanges_first
         calls, shared = [], self.backend.shared_broadcast(broadcast) if plan.blocks else None
         for b, nodes in plan.nodes.items():
@@ -186,7 +184,7 @@ class GraphDispatch(Dispatch):
             along_edge = max((result[0].floats for result in results), default=0)
             pieces: Pieces = {}
             for b, result in zip(plan.blocks, results, strict=True):
-                pieces |= {} if first else _pieces(b, plan, result[2:], result[0].sizes)
+                pieces |= _pieces(b, plan, result[2:], result[0].sizes)
             return NodeResult(
                 round=got,
                 reports=reports,
@@ -196,25 +194,19 @@ class GraphDispatch(Dispatch):
                 events=events,
                 plan=plan,
                 local={b: result[1] for b, result in zip(plan.blocks, results, strict=True)},
-                pieces=pieces,
+                pieces=None if first else pieces,
             )
 
         return self.backend.run_blocks(calls).then(collect)
 
-    def _publish(
-        self, plan: ExchangePlan, handles: Sequence[Handle], worked: dict[int, Handle], local: dict[int, Ints]
-    ) -> Pieces:
-        """Makes the blocks compute the messages of this plan; returns handles of the messages.
-
-        handles: the rows of each block before the local work. worked: for each block, the result of its local work;
-        empty if messages precede it. local: for each block, the row numbers of its nodes in that result.
-        """
+    def _publish(self, plan: ExchangePlan, handles: Sequence[Handle], worked: Worked) -> Pieces:
+        """Makes the blocks compute the messages of this plan; arguments as in `_mix`."""
         senders = [b for b in plan.blocks if plan.out[b]]
         calls = []
         for b in senders:
-            sending = plan.sending(b, local.get(b))
-            arguments = handles[b], worked.get(b, handles[b])
-            calls.append(BlockCall(b, "publish", sending, arguments, 1 + len(sending.needed)))
+            after, rows = worked.get(b, (handles[b], None))
+            job = plan.sending(b, rows)
+            calls.append(BlockCall(b, "publish", job, (handles[b], after), 1 + len(job.needed)))
         results = self.backend.run_blocks(calls).result()
         pieces: Pieces = {}
         for b, result in zip(senders, results, strict=True):
@@ -222,47 +214,41 @@ class GraphDispatch(Dispatch):
         return pieces
 
     def _mix(
-        self,
-        plan: ExchangePlan,
-        handles: Sequence[Handle],
-        worked: dict[int, Handle],
-        local: dict[int, Ints],
-        pieces: Pieces,
-        settled: bool = False,
+        self, plan: ExchangePlan, handles: Sequence[Handle], worked: Worked, pieces: Pieces | None
     ) -> dict[int, tuple[Measure, Handle]]:
         """Mixes the rows of the working blocks; returns each block's measure and a handle of its new rows.
 
-        handles: the rows of each block before the local work. worked: for each block, the result of its local work.
-        local: for each block, the row numbers of its nodes in that result. pieces: the messages. settled: whether
-        messages were mixed before the local work; the results of the local work are then the new rows.
+        handles: the rows of each block before the local work. worked: of each block after it; empty if messages precede
+        it. pieces: the messages; None if they were mixed before the local work, whose results are then the new rows.
         """
         calls, mixed = list[BlockCall](), dict[int, Handle]()
-        if plan.exchange is not None and not settled:  # one call mixes the messages of all blocks
+        if plan.exchange is not None and pieces is not None:  # one call mixes the messages of all blocks
             sent = tuple(pieces[b, ALL].handle for b in plan.blocks)
             call = BlockCall(plan.blocks[0], "exchange", plan.exchange, sent, 1 + len(sent))
             ((_, *messages),) = self.backend.run_blocks([call]).result()
             mixed = dict(zip(plan.blocks, messages, strict=True))
         for b in plan.blocks:
-            parts = () if settled else None if mixed else plan.parts(b)
-            job = MixJob(plan.rows[b], local.get(b), parts, self.optimum)
-            taken = {} if settled else {c: pieces[c, b] for c in plan.into[b]}
+            after, rows = worked.get(b, (handles[b], None))
+            parts = () if pieces is None else None if mixed else plan.parts(b)
+            taken = {} if pieces is None else {c: pieces[c, b] for c in plan.into[b]}
             messages = [mixed[b]] if mixed else [piece.handle for piece in taken.values()]
-            arguments = (handles[b], worked.get(b, handles[b]), *messages)
-            calls.append(BlockCall(b, "mix", job, arguments, 2, tuple((c, piece.size) for c, piece in taken.items())))
+            job = MixJob(plan.rows[b], rows, parts, self.optimum)
+            arriving = tuple((c, piece.size) for c, piece in taken.items())
+            calls.append(BlockCall(b, "mix", job, (handles[b], after, *messages), 2, arriving))
         results = self.backend.run_blocks(calls).result()
         return {b: (measure, handle) for b, (measure, handle) in zip(plan.blocks, results, strict=True)}
 
     # -- measures ------------------------------------------------------------------------------------------------
 
     def _measure(self, handles: Sequence[Handle]) -> list[Measure]:
-        """The measures of every block; a block is measured again only if its rows have changed."""
-        unknown = [b for b, h in enumerate(handles) if b not in self._measures or self._measures[b][0] is not h]
+        """The measures of every block, of which those that have not worked so far are measured now."""
+        unknown = [b for b in range(len(handles)) if b not in self._measures]
         none = np.zeros(0, dtype=np.int64)
         job = MixJob(none, none, (), self.optimum)  # gives no node new rows: only measures
         results = self.backend.run_blocks([BlockCall(b, "mix", job, (handles[b], handles[b]), 2) for b in unknown])
         for b, (measure, _) in zip(unknown, results.result(), strict=True):
-            self._measures[b] = handles[b], measure
-        return [self._measures[b][1] for b in range(len(handles))]
+            self._measures[b] = measure
+        return [self._measures[b] for b in range(len(handles))]
 
     def _info(self, mixing: Mixing, working: int, measures: Sequence[Measure], x: Tensor) -> Info:
         """The algorithm's metrics of a round, from the measures of all blocks.
