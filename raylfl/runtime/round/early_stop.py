@@ -34,13 +34,13 @@ class BestRound:
     def update(self, metrics: dict[str, Any]) -> bool:
         """Takes a finished round into account; returns whether it is the best one so far.
 
-        Raises BadConfig if the run does not measure the metric (`require_recorded`).
+        Raises BadValue for a misspelt name (`refuse_misspelt`).
         """
         if self.metric is None:
             return False
         value = metrics.get(self.metric)
         if value is None:
-            require_recorded(self.key, self.metric, metrics)
+            refuse_misspelt(self.key, self.metric, metrics)
             return False
         better = math.isnan(self.value) or (value > self.value if self.higher else value < self.value)
         if better:
@@ -72,16 +72,11 @@ class EarlyStop(BestRound):
         return better
 
 
-def require_recorded(key: str, metric: str, metrics: dict[str, Any]) -> None:
-    """Raises BadConfig if `metrics` are those of round 0 and lack `metric`; no effect in later rounds.
+def refuse_misspelt(key: str, metric: str, metrics: dict[str, Any]) -> None:
+    """Raises BadValue for a metric `algo/...` that round 0 lacks, whose name is nearly that of one in its `metrics`.
 
-    Metrics of the groups `LATE` may be missing in round 0. An `algo/...` metric still raises if its name is nearly that
-    of a recorded metric, because it is probably misspelt. key: the config key that names the metric.
+    Whether other metrics will be measured is known before a run. key: the config key that names the metric.
     """
-    if metric in metrics or metrics["round"] != 0:
-        return
-    names = [name for name, value in metrics.items() if name != "round" and isinstance(value, (int, float))]
-    hint, group = did_you_mean(metric, names, cutoff=0.85), metric.partition("/")[0]
-    if group in LATE and not (hint and group == "algo"):
-        return
-    raise BadValue(key, got=metric, need=f"one that is recorded: {', '.join(names)}", hint=hint)
+    names = [name for name in metrics if name.startswith("algo/")]
+    if metric.startswith("algo/") and metrics["round"] == 0 and (hint := did_you_mean(metric, names, cutoff=0.85)):
+        raise BadValue(key, got=metric, need=f"one that is recorded: {', '.join(names)}", hint=hint)
