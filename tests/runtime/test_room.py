@@ -37,7 +37,7 @@ def worker(monkeypatch):
 
 
 def test_the_measured_step_is_of_the_largest_batch_and_leaves_nothing_behind(worker):
-    trials = StepTrials(worker.setup, worker.loop, worker.train, worker.training, worker.attributes, worker.recorder)
+    trials = StepTrials(worker.setup, worker.loop, worker.train, worker.training, worker.attributes)
     before, sizes = [worker.flat.params.clone(), worker.flat.read_buffers()], []
     batch = worker.train.batch
     worker.train.batch = lambda indices: (sizes.append(len(indices)), batch(indices))[1]
@@ -78,7 +78,7 @@ def test_the_operations_of_the_largest_batch_decide_whether_one_call_pays(monkey
     convolution, linear = 2 * 36 * 2 * 9, 2 * 72 * 10  # of a sample
     expected = 12 * (2 * convolution + 3 * linear)
     monkeypatch.setattr("raylfl.runtime.workers.step_trials.MOST_OPERATIONS", expected - 1 + limit)
-    trials = StepTrials(worker.setup, worker.loop, worker.train, worker.training, worker.attributes, worker.recorder)
+    trials = StepTrials(worker.setup, worker.loop, worker.train, worker.training, worker.attributes)
     before = worker.flat.params.clone()
     assert trials.cohort_pays() == pays
     assert torch.equal(worker.flat.params, before)

@@ -16,7 +16,7 @@ from raylfl.core.chunked_matrix import as_matrix, reorder_rows
 from raylfl.core.costs import floats_in
 from raylfl.core.deferred import Deferred
 from raylfl.core.oracle import GradientMode
-from raylfl.core.partial_sums import SubtreeSums, SumPlan, in_subtrees
+from raylfl.core.partial_sums import SumPlan, in_subtrees
 from raylfl.core.population import Population, Round
 from raylfl.core.returned import broadcast_of, step_of
 from raylfl.core.summing import Summing, coefficients_of, rows_reason
@@ -100,8 +100,7 @@ class Dispatch(ABC):
         for report in reports.bad:
             client, last = int(report["client"]), float(report["last_loss"])
             if error := reports.errors.get(client):
-                reason = error.strip().splitlines()[-1]
-                attempts = 1 + self.runtime.client_retries
+                reason, attempts = error.strip().splitlines()[-1], 1 + self.runtime.client_retries
                 text = f"client {client} failed in round {r.index} after {attempts} attempts: {reason}"
                 if self.runtime.on_client_error == "fail":
                     raise ClientFailed(f"{text} (runtime.on_client_error=drop continues without it)\n{error}")
@@ -193,9 +192,8 @@ class ServerDispatch(Dispatch):
     def _tasks(self, r: Round, plan: SumPlan | None, state: FederationState) -> list[Task]:
         """The tasks of the cohort: one per client if clients run one by one, otherwise vectorised ones of similar size.
 
-        plan: the weighted sums that workers compute, None if each upload is sent as a row. Uploads are summed pairwise,
-        in a tree. The clients of a vectorised task are neighbours in this tree, so that few partial sums replace their
-        uploads. The tasks do not depend on the number of workers.
+        plan: as in `_collect`. The clients of a vectorised task are neighbours in the tree of sums, so that few partial
+        sums replace their uploads. The tasks do not depend on the number of workers.
         """
         count = len(r.cohort)
         if self.backend.one_by_one or self.algorithm.pattern.sequential:
@@ -207,9 +205,7 @@ class ServerDispatch(Dispatch):
     def _collect(self, r: Round, results: Sequence[TaskResult], plan: SumPlan | None, last_loss: float) -> RoundResult:
         """The round result, from the results of all tasks; its uploads are the received ones, in cohort order.
 
-        plan: the sums that replace uploads, None if all uploads are rows. last_loss: the last finite mean loss of the
-        run, for error messages. A client that failed or returned non-finite values raises ClientFailed or NonFinite if
-        `runtime.on_client_error` or `runtime.on_nonfinite` is `fail`; otherwise its upload is dropped.
+        plan: the sums that replace uploads, None if all uploads are rows. last_loss: as in `_failures`.
         """
         joined = ClientReports.joined([result.reports for result in results])
         reports = joined.in_order(r.cohort)
@@ -219,23 +215,17 @@ class ServerDispatch(Dispatch):
         states, rows = list[Handle](), dict[str, list[Tensor]]()
         for result in results:
             keep = [k for k, client in enumerate(result.clients) if client in received]
-            if result.client_states:
-                states += [result.client_states[k] for k in keep]
+            states += [result.client_states[k] for k in keep if result.client_states]
             for name, values in result.uploads.items():
                 if plan is None or not plan.replaces(name):
                     mine = [values] if len(keep) == len(values) else [values[k : k + 1] for k in keep] or [values[:0]]
                     rows.setdefault(name, []).extend(mine)
         order = order_of([client for client in joined.rows["client"].tolist() if client in received], r.cohort)
-        uploads = {name: as_matrix(reorder_rows(pieces, order)) for name, pieces in rows.items()}
         sums = None
         if plan is not None and len(received) == len(plan.clients):  # no upload that was added up must be dropped
-            parts = list[list[SubtreeSums]]()
-            for result in results:
-                if result.sums:
-                    parts.append(result.sums)
-                if result.failed and result.uploads:
-                    parts.append(plan.parts(result.clients, [result.uploads]))
-            sums = plan.sums(parts)
+            parts = [result.sums for result in results if result.sums]
+            rest = [result for result in results if result.failed and result.uploads]
+            sums = plan.sums([*parts, *(plan.parts(result.clients, [result.uploads]) for result in rest)])
             sums |= all_to_host({name: sums[name] for name in UNSEEN if name in sums})
         sent = next((result.uploads for result in results if result.uploads), {})  # may have no rows
         one = {name: torch.zeros(1).expand(1, *rows.shape[1:]) for name, rows in sent.items()}
@@ -243,7 +233,7 @@ class ServerDispatch(Dispatch):
         return RoundResult(
             round=r,
             reports=reports,
-            uploads=uploads,
+            uploads={name: as_matrix(reorder_rows(pieces, order)) for name, pieces in rows.items()},
             client_states=states if order is None or not states else [states[k] for k in order],
             up_floats=(self.algorithm.sent_floats(one) if one else 0) + floats_in(unseen),
             events=events,

@@ -69,11 +69,7 @@ class ExchangePlan:
         return self._parts[b]
 
     def sending(self, b: int, local: Ints | None, tasks: tuple[Task, ...] = ()) -> PublishJob:
-        """The rows that block b sends to other blocks, as the argument of its operation `publish` or `work`.
-
-        local: the row numbers of the block's nodes in the result of the local work; None if messages precede it. tasks:
-        of the operation `work`.
-        """
+        """The argument of block b's operation `publish` or `work`; local, tasks: as in `PublishJob`."""
         return PublishJob(self.rows[b], local, tuple(self.distinct(b).values()), tasks)
 
     def distinct(self, b: int) -> dict[bytes, Ints]:

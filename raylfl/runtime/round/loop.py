@@ -60,10 +60,9 @@ class Federation:
     """A federated run, executed round by round; `state` is its state after the newest committed round.
 
     costs, measurements: None in a simulation, which has neither. keeps_client_state: whether clients keep a state from
-    one round to the next. averages_buffers: whether the server
-    averages the module's buffers (such as running statistics of batch normalisation) and broadcasts the means. fault:
-    called with (phase, round) at the start of each phase of a round, for tests. committed: false from the server step
-    of a round until the caller has recorded the round.
+    one round to the next. averages_buffers: whether the server averages the module's buffers (such as running
+    statistics of batch normalisation) and broadcasts the means. fault: called with (phase, round) at the start of each
+    phase of a round, for tests. committed: false from the server step of a round until the caller has recorded it.
     """
 
     algorithm: Algorithm
@@ -168,7 +167,11 @@ class Federation:
         # the uploads, unless the measurements need them
         result, broadcast, answered = replace(result, uploads={}, sums=None, client_states=[]), {}, None
         yield
-        self._count_costs(result, *counted)
+        if self.costs is not None:
+            costs = self.costs.of_round(result, *counted)
+            state.costs, state.links = state.costs.add(costs.costs), state.links.add(costs.ends, costs.floats)
+            state.seconds += costs.seconds
+            state.computation_seconds += costs.computation_seconds
         return RoundRecord(measured.result(), self.planner.row(completed), self.planner.graph_line(completed))
 
     def collect(self) -> FederationState:
@@ -219,15 +222,13 @@ class Federation:
         parts, such as those of a checkpoint, belong to no round.
         """
         self.backend.traffic()
+        record: RoundRecord | None = None
         try:
             next(current.parts)
         except StopIteration as ended:
-            record: RoundRecord = ended.value
-            return record
-        finally:
-            for name, count in self.backend.traffic().items():
-                current.traffic[name] += count
-        return None
+            record = ended.value
+        current.traffic.update(self.backend.traffic())
+        return record
 
     def _update_clients(self, server: ServerState, result: RoundResult) -> State | None:
         """The received clients' states [R, ...] after a second broadcast; None for algorithms without one.
@@ -272,16 +273,6 @@ class Federation:
         if len(losses) and np.isfinite(mean := float(losses.mean())):
             state.last_finite_loss = mean
         state.round += 1
-
-    def _count_costs(self, result: RoundResult, down: int, second: int) -> None:
-        """Adds the costs of a round to `state`; arguments as in `CostModel.of_round`."""
-        state = self.state
-        if self.costs is not None:
-            costs = self.costs.of_round(result, down, second)
-            state.costs = state.costs.add(costs.costs)
-            state.links = state.links.add(costs.ends, costs.floats)
-            state.seconds += costs.seconds
-            state.computation_seconds += costs.computation_seconds
 
 
 def dispatch_of(

@@ -209,10 +209,7 @@ class Measurements:
         return Deferred(collect)
 
     def _on_clients(self, name: str, clients: Ints, samples: Callable[[int], Ints]) -> list[Evaluation]:
-        """The jobs of an evaluation on the data of these clients: one job, or one each if their workers evaluate them.
-
-        samples: returns the sample indices of a client.
-        """
+        """The jobs of an evaluation on these clients' samples: one job, or one each if their workers evaluate them."""
         shards = [samples(int(c)) for c in clients]
         if not self.experiment.setup.assigned:
             return [(name, "train", np.concatenate(shards), None)]

@@ -80,9 +80,8 @@ class Planner:
     @cached_property
     def _steady(self) -> bool:
         """Whether it is certain that failure probabilities and local steps of all clients are those of every round."""
-        experiment = self.experiment
-        link = type(experiment.link).varies is not Link.varies and not experiment.link.varies
-        work = experiment.work.varies or overrides(experiment.algorithm, "draw_local_steps")
+        link = type(self.experiment.link).varies is not Link.varies and not self.experiment.link.varies
+        work = self.experiment.work.varies or overrides(self.experiment.algorithm, "draw_local_steps")
         return link and not work and self.replayed is None
 
     def expected_draws(self, c: SystemInfo, server: ServerState) -> tuple[Floats | None, Law | None]:
@@ -150,7 +149,7 @@ class Planner:
         """Plans round r: the sampled clients, their local steps, and the uploads that will be received.
 
         server: the server state before the round. For a method with `samples_by_norm` the round has all available
-        clients, and `sampled` makes the final round.
+        clients, and `sample_by_norms` makes the final round.
         """
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead.index == r:

@@ -8,7 +8,7 @@ import copyreg
 import random
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -75,11 +75,29 @@ class Attributes:
             elif isinstance(value, nn.Module):  # of no submodule
                 self._metrics += [value] if resettable(value) else []
             else:
-                inner, containers, undo = _contents(value)
-                self._containers += containers
-                self._undo += undo
-                waiting += [(name, entry) for entry in inner]
+                waiting += [(name, entry) for entry in self._store(value)]
         self._sums = [checksum(tensor) for _, tensor in self._tensors]
+
+    def _store(self, value: Any) -> list[Any]:
+        """Stores what `restore` puts back of an object; returns the objects to which it refers."""
+        inner: list[Any] = []
+        if isinstance(value, tuple):
+            inner += value
+        elif isinstance(value, np.ndarray):
+            if value.size <= LARGEST and value.flags.writeable:
+                self._undo.append(partial(np.copyto, value, value.copy()))
+        elif isinstance(value, (dict, list, set, deque)) and len(value) <= LARGEST:
+            inner += value.values() if isinstance(value, dict) else value
+            self._containers.append(_entry(value))
+        if _is_users(type(value)):
+            if hasattr(value, "__dict__"):
+                inner += vars(value).values()
+                self._containers.append(_entry(vars(value)))
+            slots: list[str] = copyreg._slotnames(type(value))  # type: ignore[attr-defined]
+            held = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+            inner += held.values()
+            self._undo += [partial(object.__setattr__, value, name, entry) for name, entry in held.items()]
+        return inner
 
     def restore(self) -> None:
         """Restores all attributes, deletes new ones, and resets metric objects."""
@@ -114,30 +132,6 @@ class Attributes:
 def resettable(part: Any) -> bool:
     """Whether a part of a module has the interface of torchmetrics: `update`, `compute` and `reset`."""
     return all(hasattr(part, name) for name in ("update", "compute", "reset"))
-
-
-def _contents(value: Any) -> tuple[Iterable[Any], list[tuple[Any, Any, Any]], list[Callable[[], object]]]:
-    """The objects to which an object refers, its containers with their entries, and functions that restore the rest."""
-    inner: list[Any] = []
-    containers: list[tuple[Any, Any, Any]] = []
-    undo: list[Callable[[], object]] = []
-    if isinstance(value, tuple):
-        inner += value
-    elif isinstance(value, np.ndarray):
-        if value.size <= LARGEST and value.flags.writeable:
-            undo.append(partial(np.copyto, value, value.copy()))
-    elif isinstance(value, (dict, list, set, deque)) and len(value) <= LARGEST:
-        inner += value.values() if isinstance(value, dict) else value
-        containers.append(_entry(value))
-    if _is_users(type(value)):
-        if hasattr(value, "__dict__"):
-            inner += vars(value).values()
-            containers.append(_entry(vars(value)))
-        slots: list[str] = copyreg._slotnames(type(value))  # type: ignore[attr-defined]
-        held = {name: getattr(value, name) for name in slots if hasattr(value, name)}
-        inner += held.values()
-        undo += [partial(object.__setattr__, value, name, entry) for name, entry in held.items()]
-    return inner, containers, undo
 
 
 def _entry(container: Any) -> tuple[Any, Any, Any]:

@@ -1,7 +1,6 @@
 """The forms of a worker's local steps: one client at a time, side by side on a GPU, or several in one call."""
 
 import math
-from collections.abc import Callable
 
 import torch
 
@@ -9,10 +8,8 @@ from raylfl.core.lane_oracle import LaneOracle
 from raylfl.core.lane_steps import LaneSteps
 from raylfl.core.lanes import LANES, Lanes, lanes_of
 from raylfl.core.oracle import LoopOracle
-from raylfl.core.samples import BatchSource
 from raylfl.core.vectorized import VectorizedOracle
-from raylfl.experiment.parts import Initial, WorkerSetup
-from raylfl.replay.step_log import StepLog
+from raylfl.experiment.parts import Initial
 from raylfl.runtime.workers.step_trials import ASSIGNED, StepTrials
 from raylfl.runtime.workers.task import Room, Task
 
@@ -28,19 +25,10 @@ class LocalForms:
     cohort_pays: whether one call for all clients is faster on a GPU than their own steps side by side.
     """
 
-    def __init__(
-        self,
-        setup: WorkerSetup,
-        loop: LoopOracle,
-        train: BatchSource,
-        initial: Initial,
-        trials: StepTrials,
-        log: StepLog,
-        restore: Callable[[], None],
-    ):
-        """The forms that the trial steps have shown to be right. log, restore: as in `LaneSteps`."""
-        self.setup, self.loop, self.train, self.initial = setup, loop, train, initial
-        self.log, self.restore = log, restore
+    def __init__(self, trials: StepTrials, initial: Initial):
+        """The forms that the trial steps have shown to be right."""
+        self.setup, self.loop, self.train, self.initial = trials.setup, trials.loop, trials.train, initial
+        self.log, self.restore, loop = trials.training.log, trials.attributes.restore, trials.loop
         self.together: VectorizedOracle | None = None
         self.one_by_one: str | None = None
         self.oracle: LoopOracle | VectorizedOracle | LaneOracle = loop

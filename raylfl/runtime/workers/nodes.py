@@ -165,10 +165,7 @@ def measure(algorithm: GraphAlgorithm, block: State, optimum: Tensor | None) -> 
 
 
 OPERATIONS: dict[str, Callable[..., tuple[Any, ...]]] = {
-    "work": work,
-    "publish": publish,
-    "mix": mix,
-    "exchange": exchange,
+    operation.__name__: operation for operation in (work, publish, mix, exchange)
 }
 
 

@@ -25,7 +25,6 @@ from raylfl.replay.effects import StepState, attributes_of, first_difference
 from raylfl.replay.proof import Diverged, Outcome, Schedule, difference, is_within, same_bits
 from raylfl.replay.recorded.tape import record_step
 from raylfl.runtime.workers.attributes import Attributes
-from raylfl.runtime.workers.evaluate import Recorder
 from raylfl.runtime.workers.training import Training, TrainingLog
 
 T = TypeVar("T")
@@ -60,21 +59,11 @@ class StepTrials:
     """
 
     def __init__(
-        self,
-        setup: WorkerSetup,
-        loop: LoopOracle,
-        train: BatchSource,
-        training: Training,
-        attributes: Attributes,
-        recorder: Recorder,
+        self, setup: WorkerSetup, loop: LoopOracle, train: BatchSource, training: Training, attributes: Attributes
     ):
-        """Trials with the gradients of `loop`.
-
-        train: the training data; attributes: restores the module's attributes; recorder: drops the values that trials
-        log, except in comparisons.
-        """
+        """Trials with the gradients of `loop`, on training data; attributes: restores the module's attributes."""
         self.setup, self.loop, self.flat, self.train, self.training = setup, loop, loop.flat, train, training
-        self.attributes, self.recorder, self.algorithm = attributes, recorder, setup.algorithm
+        self.attributes, self.algorithm = attributes, setup.algorithm
         self.buffers, self.parameters = self.flat.read_buffers(), self.flat.params.clone()
         self.differences: list[str] = []
         self.shown = dict(setup.trials) if self.flat.params.device.type == "cpu" else {}
@@ -276,19 +265,18 @@ class StepTrials:
         pieces = dict(zip(self.flat.names, self.flat.sizes, strict=True))
         try:
             self.batches = self._batches()
-            for client, k, begins in [(c, k, k == 0) for order in ((0, 1), (1, 0)) for c in order for k in (0, 1)]:
-                if begins:
-                    x = self.parameters.clone()
-                found = self._step(client, k, x)
-                if isinstance(found, str):
-                    return found
-                differs = difference(first.setdefault((client, k), found), found, pieces)
-                if differs is not None:
-                    self.differences.append(
-                        f"training_step carries state outside the module (a global, a closure, a class) {CARRIED}"
-                    )
-                    return f"has other results after another client's step: {differs}"
-                self.at[client, k], x = x, x - self.setup.rule.lr * found.row
+            for client in (0, 1, 1, 0):
+                x = self.parameters.clone()
+                for k in (0, 1):
+                    found = self._step(client, k, x)
+                    if isinstance(found, str):
+                        return found
+                    differs = difference(first.setdefault((client, k), found), found, pieces)
+                    if differs is not None:
+                        where = "state outside the module (a global, a closure, a class)"
+                        self.differences.append(f"training_step carries {where} {CARRIED}")
+                        return f"has other results after another client's step: {differs}"
+                    self.at[client, k], x = x, x - self.setup.rule.lr * found.row
             self.row = first[0, 0].row
         except Exception as error:
             return f"fails in a trial step ({headline(error)})"

@@ -100,8 +100,8 @@ def order_of(clients: Sequence[int], among: Ints) -> Ints | None:
     >>> order_of([5, 2, 9], np.array([9, 5, 7, 2])).tolist()
     [2, 0, 1]
     """
-    position = dict(zip(among.tolist(), range(len(among)), strict=True))
-    places = np.array(list(map(position.__getitem__, clients)), dtype=np.int64)
+    position = {client: place for place, client in enumerate(among.tolist())}
+    places = np.array([position[client] for client in clients], dtype=np.int64)
     return np.argsort(places) if (places[1:] < places[:-1]).any() else None
 
 
@@ -161,8 +161,7 @@ class ClientReports:
         for part in parts:
             reports.errors |= part.errors
             reports.reasons |= part.reasons
-            for mode, count in part.ways.items():
-                reports.ways[mode] += count
+            reports.ways.update(part.ways)
         return reports
 
     def in_order(self, clients: Ints) -> ClientReports:
@@ -171,11 +170,7 @@ class ClientReports:
         if order is None:
             return self
         logged = {name: values[order] for name, values in self.logged.items()}
-        return ClientReports(self.rows[order], self.errors, logged, self.ways, self.reasons)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles the rows as bytes: numpy would add 300 bytes that describe their dtype."""
-        return _unpickled, (self.rows.tobytes(), self.errors, self.logged, self.ways, self.reasons)
+        return replace(self, rows=self.rows[order], logged=logged)
 
     @property
     def bad(self) -> np.ndarray:
@@ -185,18 +180,13 @@ class ClientReports:
 
     def squares(self, clients: Ints) -> Floats:
         """The squared norms |U_i|^2 of the given clients' updates, in the order of `clients`."""
-        known = dict(zip(self.rows["client"].tolist(), self.rows["square"].tolist(), strict=True))
-        return np.array(list(map(known.__getitem__, clients.tolist())))
+        known = dict(self.rows[["client", "square"]].tolist())
+        return np.array([known[client] for client in clients.tolist()])
 
     def logs(self, clients: Ints) -> dict[str, Floats]:
         """Name -> values of training, one per given client, in the order of the reports: losses, and logged values."""
-        wanted = set(clients.tolist())
-        mask = np.array(list(map(wanted.__contains__, self.rows["client"].tolist())), dtype=bool)
+        mask = np.isin(self.rows["client"], clients)
         return {name: values[mask] for name, values in {"loss": self.rows["loss"], **self.logged}.items()}
-
-
-def _unpickled(rows: bytes, *others: Any) -> ClientReports:
-    return ClientReports(np.frombuffer(rows, REPORT), *others)
 
 
 @dataclass
@@ -251,19 +241,16 @@ def added_up(results: Iterable[TaskResult], plan: SumPlan | None, stay: bool = F
     """The results of a worker's tasks, in which partial sums replace uploads as the plan says; None: nothing is added.
 
     Failed tasks are left out. The first result that did not fail gets the sums of all tasks: those that a GPU has added
-    up task by task, and of the other tasks' uploads. stay: whether the sums stay on the device of the uploads;
-    otherwise they are copied to the host.
+    up task by task, and of the other tasks' uploads. stay: as in `SumPlan.parts`.
     """
     if plan is None:
         return list(results)
-    done, parts, rest = list[TaskResult](), list[list[SubtreeSums]](), list[TaskResult]()
-    for result in results:
-        done.append(result)
+    done, parts = list(results), list[list[SubtreeSums]]()
+    rest = [result for result in done if not (result.sums or result.failed)]
+    for result in done:
         if result.sums:
             parts.append(result.sums if stay else [all_to_host(sums) for sums in result.sums])
             result.sums = []
-        elif not result.failed:
-            rest.append(result)
     if rest:
         clients = [client for result in rest for client in result.clients]
         parts.append(plan.parts(clients, [result.uploads for result in rest], stay))

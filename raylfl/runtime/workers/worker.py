@@ -44,15 +44,7 @@ from raylfl.runtime.workers.measures import ModelMeasures
 from raylfl.runtime.workers.module import devices, innermost_step, layout_for, make_module
 from raylfl.runtime.workers.optimizer import ModuleOptimizer, moments_of
 from raylfl.runtime.workers.step_trials import StepTrials
-from raylfl.runtime.workers.task import (
-    LOCAL_DRIFT,
-    Chunk,
-    ClientReports,
-    ClientStates,
-    Task,
-    TaskResult,
-    without_rows,
-)
+from raylfl.runtime.workers.task import LOCAL_DRIFT, Chunk, ClientReports, ClientStates, Task, TaskResult, without_rows
 from raylfl.runtime.workers.training import LocalObserver, Training
 
 
@@ -112,7 +104,7 @@ class Worker:
         batch_last = steps if self.layout == "batch_last" else None
         self.loop = LoopOracle(self.flat, autocast, batch_last, setup.runtime.step, self.training.log)
         self.measures = ModelMeasures(setup, self.evaluator, self.attributes, self.sources, self.loop)
-        trials = StepTrials(setup, self.loop, self.train, self.training, self.attributes, self.recorder)
+        trials = StepTrials(setup, self.loop, self.train, self.training, self.attributes)
         self.cut = trials.cut()
         if self.training.reason is not None:
             self.loop.through_training_step(self.training.reason)
@@ -121,8 +113,7 @@ class Worker:
             self.loop.compile(setup.runtime.compile)
         self.most_clients = math.inf  # largest number in one call; lowered if a GPU's memory does not suffice
         self._broadcast: tuple[State, State] = {}, {}  # the newest broadcast, on the host and on the device
-        log, restore = self.training.log, self.attributes.restore
-        self.forms = LocalForms(setup, self.loop, self.train, self.initial, trials, log, restore)
+        self.forms = LocalForms(trials, self.initial)
         self.differences, self.shown = trials.differences, trials.shown
         self.loop.note = "; ".join(self.differences)
 
@@ -243,12 +234,12 @@ class Worker:
 
     def _out_of_memory(self) -> str:
         """Explains an out-of-memory error, with the peak of GPU memory."""
-        gib = 2**30
-        peak = torch.cuda.max_memory_allocated(self.device) / gib if self.device.type == "cuda" else float("nan")
-        total = torch.cuda.mem_get_info(self.device)[1] / gib if self.device.type == "cuda" else float("nan")
+        peak = total = math.nan
+        if self.device.type == "cuda":
+            peak, total = torch.cuda.max_memory_allocated(self.device), torch.cuda.mem_get_info(self.device)[1]
         return (
-            f"GPU out of memory: this worker's peak was {peak:.2f} of {total:.2f} GiB (lower local.batch_size, "
-            "or raise runtime.gpus_per_worker so that fewer workers share a GPU)\n"
+            f"GPU out of memory: this worker's peak was {peak / 2**30:.2f} of {total / 2**30:.2f} GiB (lower "
+            "local.batch_size, or raise runtime.gpus_per_worker so that fewer workers share a GPU)\n"
         )
 
     @exits_as_errors()
@@ -307,7 +298,7 @@ class Worker:
         buffers: the module's buffers before the local work, rows [C, b]. norms: of the updates, by `block_norms`. sums:
         of the uploads, if the device has added them up.
         """
-        uploads, tally = result.uploads, result.tally
+        uploads, tally, plan = result.uploads, result.tally, task.sums
         squares = None if norms is None else from_blocks(norms)
         finite = not_finite(self.flat, buffers, result, squares)
         reports = ClientReports.of(
@@ -321,14 +312,13 @@ class Worker:
         reports.reasons = {c: reason for c, reason in zip(task.clients, finite, strict=True) if reason}
         reports.logged = logged if tally.drift is None else logged | {LOCAL_DRIFT: tally.drift}
         reports.ways = ways
-        plan = task.sums  # the worker adds up the uploads that it replaces
+        # the worker adds up the uploads that the plan replaces
         uploads |= all_to_host({k: rows for k, rows in uploads.items() if plan is None or not plan.replaces(k)})
         if plan is not None and sums:
             uploads = without_rows(uploads, plan)
         states = all_to_host(result.client_state)
         rows_of = range(len(task.clients)) if states else ()
-        states_of = [{name: v[k : k + 1] for name, v in states.items()} for k in rows_of]
-        return TaskResult(reports, uploads, states_of, sums)
+        return TaskResult(reports, uploads, [{n: v[k : k + 1] for n, v in states.items()} for k in rows_of], sums)
 
     def _steps_per_epoch(self, task: Task) -> int:
         """The number of local steps in one pass over the data of the task's first client."""
@@ -336,11 +326,10 @@ class Worker:
         return max(1, -(-count // samples)) if samples > 0 else 1
 
     def _states(self, client_states: ClientStates) -> State:
-        if isinstance(client_states, dict):
-            return {name: to_device(rows, self.device) for name, rows in client_states.items()}
-        fresh = self.setup.fresh_state(self.initial)
-        rows_of = {name: torch.cat([(state or fresh)[name] for state in client_states]) for name in fresh}
-        return {name: to_device(rows, self.device) for name, rows in rows_of.items()}
+        if not isinstance(client_states, dict):
+            fresh = self.setup.fresh_state(self.initial)
+            client_states = {name: torch.cat([(state or fresh)[name] for state in client_states]) for name in fresh}
+        return {name: to_device(rows, self.device) for name, rows in client_states.items()}
 
     def _solve(
         self,
