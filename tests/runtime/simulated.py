@@ -148,11 +148,26 @@ def frames_of_raylfl() -> list[tuple[str, str]]:
     return frames
 
 
-def run_on_both(config: Any, overrides: Sequence[str]) -> dict[str, Any]:
-    """`params` and `metrics` of the run on the host and on the device."""
+def run_on_both(config: Any, overrides: Sequence[str], launched: bool) -> dict[str, Any]:
+    """`params` and `metrics` of the run on the host and on the device.
+
+    launched: whether local work is launched and awaited later; `launches` has the waits during each launch.
+    """
     device()  # before autograd starts its threads, one a device
-    runs = raylfl.run(config, overrides), run_there(config, overrides)
-    return {"params": [run.params.numpy() for run in runs], "metrics": [run.metrics for run in runs]}
+    launches, launch = list[list[str]](), Worker._launch
+
+    def watched(self: Worker, *arguments: Any) -> Any:
+        before = len(waits)
+        deferred = launch(self, *arguments)
+        launches.append(waits[before:])
+        return deferred
+
+    on_host = raylfl.run(config, overrides)
+    alone = mock.patch.object(LocalForms, "computes_alone", True) if launched else nullcontext()
+    with mock.patch.object(Worker, "_launch", watched), alone:
+        there = run_there(config, overrides)
+    results = {"params": [run.params.numpy() for run in (on_host, there)], "launches": launches}
+    return {**results, "metrics": [run.metrics for run in (on_host, there)]}
 
 
 def run_there(config: Any, overrides: Sequence[str], then: Sequence[str] = ()) -> Any:
@@ -161,22 +176,6 @@ def run_there(config: Any, overrides: Sequence[str], then: Sequence[str] = ()) -
     with mock.patch("raylfl.runtime.workers.worker.devices", return_value=(place, nullcontext)), Simulation():
         result = raylfl.run(config, overrides)
         return raylfl.resume(result.run_dir, then) if then else result
-
-
-def waits_of_launches(config: Any, overrides: Sequence[str]) -> list[list[str]]:
-    """The waits during each launch of local work in a run on the device."""
-    found, launch = [], Worker._launch
-
-    def watched(self: Worker, *arguments: Any) -> Any:
-        before = len(waits)
-        launched = launch(self, *arguments)
-        found.append(waits[before:])
-        return launched
-
-    device()
-    with mock.patch.object(Worker, "_launch", watched), mock.patch.object(LocalForms, "computes_alone", True):
-        run_there(config, overrides)
-    return found
 
 
 def server_on_both(config: Any, overrides: Sequence[str], then: Sequence[str] = ()) -> dict[str, Any]:

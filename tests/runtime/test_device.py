@@ -1,4 +1,4 @@
-"""Workers on a simulated device: no operation mixes devices, and none waits needlessly; `python -m benchmarks.gpu`."""
+"""Workers and server on a simulated device: no operation mixes devices or waits needlessly; `benchmarks.gpu`."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ import torch
 
 from benchmarks.gpu import main
 from raylfl.algorithms import ALGORITHMS
+from raylfl.algorithms.fedavg import FedAvg
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.core.algorithm import Algorithm
+from raylfl.core.summing import Summing
 from raylfl.errors import BadConfig
+from raylfl.runtime.round.device_server import DeviceServer, difference_of
 from raylfl.runtime.workers.module import devices
 from tests.runtime import simulated
 from tests.runtime.faults import options_of
 from tests.runtime.test_run import DIGITS, QUADRATICS
-from tests.runtime.tiny import TINY
-from tests.shares import one_in
+from tests.runtime.tiny import PERFECT, TINY
+from tests.shares import also, one_in
 
 MLP = "model={name: mlp, init_args: {in_shape: [1, 8, 8], num_classes: 10}}"
 MOVING = ["local.momentum=0.9", "local.clip_norm=1.0", "local.weight_decay=0.01"]
 UNEQUAL = ["local.steps={uniform: [1, 5]}", *MOVING]
-TOGETHER, ALONE = "runtime.vectorize=always", "runtime.vectorize=never"
 AUGMENTED = [
     "data.class_path=tests.runtime.modules.Augmented",
     "model={name: mlp, init_args: {in_shape: [2, 8, 8], num_classes: 10}}",
@@ -53,16 +55,14 @@ CASES = {
     "the module's optimizer": (DIGITS, [MLP, "local.optimizer=module", "runtime.vectorize=never"]),
     "dropout and BatchNorm": (DIGITS, ["local.buffers=local"]),
     "split": (DIGITS, [MLP, "algorithm.name=splitfed", "algorithm.cut=layers.relu1"]),
-    "samples one by one": (TINY, ["data.class_path=tests.runtime.tiny.Items"]),
     "images, all at once": (IMAGES, ["runtime.vectorize=always"]),
-    "images that are augmented": (DIGITS, AUGMENTED),
     "pooled batches": (DIGITS, [MLP, "algorithm.name=centralized", "participation={name: full}"]),
     "the objective's distance": (QUADRATICS, ["eval.global=true"]),
 }
 
 
-def run_on_both(process, config, overrides):
-    return process.submit(simulated.run_on_both, config, overrides).result()
+def run_on_both(process, config, overrides, launched=False):
+    return process.submit(simulated.run_on_both, config, overrides, launched).result()
 
 
 def assert_same(results):
@@ -107,17 +107,25 @@ NOISY = [*MOVING, "model={class_path: tests.runtime.modules.Noisy}", "runtime.mi
 METHODS = ("fedavg", "scaffold", "focus", "fedaware")
 LAUNCHED = {
     "samples one by one, lost uploads": (TINY, ["data.class_path=tests.runtime.tiny.Items"]),
-    "images that are augmented": CASES["images that are augmented"],
+    "images that are augmented": (DIGITS, AUGMENTED),
 }
-LAUNCHED |= {f"{name}, together": (DIGITS, [*NOISY, f"algorithm.name={name}", TOGETHER]) for name in METHODS}
-LAUNCHED |= {f"{name}, alone": (DIGITS, [*NOISY, f"algorithm.name={name}", ALONE]) for name in METHODS}
+NOISED = [(name, vectorize) for name in METHODS for vectorize in ("always", "never")]
 
 
 @pytest.mark.parametrize("case", LAUNCHED)
 def test_the_launch_of_local_work_waits_for_nothing(process, runs, case):
     """So that the host goes on; also for several tasks, buffers, client states, norms, sums of uploads and batches."""
     config, settings = LAUNCHED[case]
-    launches = process.submit(simulated.waits_of_launches, config, [*runs, *settings, "rounds=3"]).result()
+    results = run_on_both(process, config, [*runs, *settings, "rounds=3"], launched=True)
+    assert_same(results)
+    assert len(results["launches"]) >= 3
+    assert not any(results["launches"])
+
+
+@pytest.mark.parametrize(("name", "vectorize"), one_in(3, NOISED))
+def test_the_launch_of_a_methods_work_waits_for_nothing(process, runs, name, vectorize):
+    settings = [*runs, *NOISY, f"algorithm.name={name}", f"runtime.vectorize={vectorize}", "rounds=3"]
+    launches = run_on_both(process, DIGITS, settings, launched=True)["launches"]
     assert len(launches) >= 3
     assert not any(launches)
 
@@ -139,13 +147,8 @@ def test_a_worker_with_a_gpu_whose_torch_finds_none_names_the_remedy():
 # -- the benchmark of a GPU: every part runs, and its verdicts can fail ------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def rows(process):
-    """The rows of `python -m benchmarks.gpu` on the simulated device."""
-    return process.submit(simulated.gpu_rows).result()
-
-
-def test_each_part_of_the_benchmark_has_its_rows_and_four_of_its_twelve_clients_fit(rows):
+def test_each_part_of_the_benchmark_has_its_rows_and_four_of_its_twelve_clients_fit(process):
+    rows = process.submit(simulated.gpu_rows).result()
     assert [(row["part"], row["result"]) for row in rows if row["part"] != "speed"] == [
         ("out of memory", "yes"),
         *[("against the host", "yes")] * 4,
@@ -158,3 +161,125 @@ def test_each_part_of_the_benchmark_has_its_rows_and_four_of_its_twelve_clients_
 def test_without_a_gpu_the_benchmark_says_so(capsys):
     assert main([]) == 2
     assert "no GPU here" in capsys.readouterr().out
+
+
+# -- the server on the device ------------------------------------------------------------------------------------------
+
+
+SUMMING = [entry.name for entry in ALGORITHMS if issubclass(entry.cls, Summing) and entry.name != "splitfed"]
+STAYS = ["'s vectors stay on the GPU"]
+SHORT = ["rounds=5", "num_clients=4"]
+
+
+def server_on_both(process, config, overrides, *then):
+    return process.submit(simulated.server_on_both, config, overrides, then).result()
+
+
+def same_server(process, config, overrides):
+    """Where the server was in a run on the device, whose results are those with the server on the host."""
+    result = server_on_both(process, config, overrides)
+    assert np.array_equal(*result["params"])
+    assert result["same_metrics"]
+    return result["place"]
+
+
+@pytest.mark.parametrize("name", one_in(5, SUMMING))
+def test_a_method_has_the_same_bits_with_its_server_on_the_device(process, runs, name):
+    """Uploads are lost, in some rounds all of them. Methods that draw clients themselves stay on the host."""
+    place = same_server(process, TINY, [*runs, *SHORT, f"algorithm.name={name}"])
+    assert place == ([] if name in ("fedacs", "cafedavg", "optimal_sampling") else STAYS)
+
+
+DROPPED = ["data.init_args.spoilt=7", "runtime.on_nonfinite=drop", "participation={name: full}"]
+
+
+@pytest.mark.parametrize("settings", [["eval.drift=true", "eval.average=0.9"], ["runtime.micro_cohort=1"], DROPPED])
+def test_measures_several_calls_and_a_dropped_upload_find_the_vectors_where_they_are(process, runs, settings):
+    """A dropped upload takes the server to the host for a round."""
+    assert same_server(process, TINY, [*runs, *SHORT, *settings]) == STAYS
+
+
+@pytest.mark.parametrize("name", ["scaffold", also("fedadam")])
+def test_a_resumed_run_takes_its_vectors_to_the_device(process, runs, name):
+    """The run with the server on the host has all five rounds at once."""
+    settings = [*runs, "num_clients=4", f"algorithm.name={name}"]
+    result = server_on_both(process, TINY, [*settings, "rounds=5"])
+    short = server_on_both(process, TINY, [*settings, "rounds=3"], "rounds=5")
+    assert np.array_equal(result["params"][0], short["params"][1])
+    assert short["place"] == [*STAYS, *STAYS]
+
+
+def test_parts_of_a_sum_on_the_device_and_on_the_host_are_added(process):
+    """As where one of several calls did not fit into the card's memory, and its uploads went to the host."""
+    mixed, expected = process.submit(simulated.mixed_sums).result()
+    assert mixed == expected
+
+
+class ByNumpy(FedAvg):
+    def server_step_from_sums(self, server, sums, r):
+        return {"x": torch.from_numpy(server["x"].numpy() - sums["update"].numpy())}, {}
+
+
+class ByNumpyLater(ByNumpy):
+    def server_step_from_sums(self, server, sums, r):
+        return (super() if r.index == 2 else super(ByNumpy, self)).server_step_from_sums(server, sums, r)
+
+
+class Rounded(FedAvg):
+    """Another number on the device than on the host."""
+
+    first = 0  # the round from which on it differs
+
+    def server_step_from_sums(self, server, sums, r):
+        away = 0.0 if server["x"].device.type == "cpu" or r.index < self.first else 1e-6
+        return {"x": server["x"] - sums["update"] + away}, {}
+
+
+class Late(Rounded):
+    first = 2
+
+
+@pytest.mark.parametrize(
+    ("method", "reason"),
+    [
+        (ByNumpy, "server_step_from_sums raises"),
+        (ByNumpyLater, "server_step_from_sums raises"),
+        (Rounded, "another result on the GPU: `x` differs"),
+    ],
+)
+def test_a_method_that_cannot_or_may_not_step_on_the_device_says_why(process, runs, method, reason):
+    settings = [f"algorithm={{class_path: tests.runtime.test_device.{method.__name__}}}"]
+    (place,) = same_server(process, PERFECT, [*runs, *SHORT, *settings])
+    assert place.startswith(" is on the host")
+    assert reason in place
+
+
+def test_a_step_that_becomes_wrong_on_the_device_ends_the_run(process, runs):
+    settings = ["algorithm={class_path: tests.runtime.test_device.Late}"]
+    with pytest.raises(BadConfig, match=r"server_step_from_sums: use number 4 .*`x` differs.*runtime.step=autograd"):
+        server_on_both(process, PERFECT, [*runs, *SHORT, *settings])
+
+
+def test_uses_whose_number_is_a_power_of_two_are_compared():
+    server, calls = DeviceServer(torch.device("cpu")), []
+    state = {"x": torch.ones(3), "seen": torch.zeros(2)}
+    for number in range(1, 10):
+        server.call("step", lambda state, number=number: calls.append(number) or state, state)
+    assert calls == [1, 1, 2, 2, 3, 4, 4, 5, 6, 7, 8, 8, 9]
+    assert server.refusal is None
+
+
+def test_differences_are_found_in_every_kind_of_value():
+    ones = torch.ones(2)
+    alike = {"x": ones, "n": 3, "who": (np.arange(2), 0.5, "a"), "norm": float("nan")}
+    assert difference_of(alike, {**alike, "x": ones.clone(), "who": (np.arange(2), 0.5 + 1e-7, "a")}) is None
+    for other in (
+        {**alike, "x": ones + 1e-6},
+        {**alike, "x": ones.double()},
+        {**alike, "n": 4},
+        {**alike, "who": (np.arange(2), 0.501, "a")},
+        {**alike, "who": (np.ones(2), 0.5, "a")},
+        {**alike, "norm": 0.0},
+        {"x": ones},
+    ):
+        assert difference_of(alike, other) is not None

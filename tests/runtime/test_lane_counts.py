@@ -14,6 +14,7 @@ from raylfl.core.lane_steps import Kind, LaneSteps
 from raylfl.replay.proof import Schedule
 from tests.core.emulated_lanes import EmulatedLanes
 from tests.runtime.test_lanes import SAME_SIZES
+from tests.shares import also
 
 
 class Counted(EmulatedLanes):
@@ -83,7 +84,7 @@ class Operators(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("name", ["W1", "W2", "W3", "pfl", pytest.param("ResNet-18", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("name", ["W1", also("W2"), "W3", also("pfl"), also("ResNet-18")])
 def test_a_captured_step_is_one_launch_and_nothing_else(runs, monkeypatch, name):
     """More steps add launches only: no operator outside graphs, so no copy and no wait, and at most 60 Python calls."""
     workload = replace(gpu.SPEED[name], clients=8, samples=8 * 6)

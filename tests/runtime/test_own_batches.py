@@ -68,7 +68,7 @@ STEPS = [*((way, False) for way in WAYS), ("add", True), ("clamp", True)]
 FORMS = ["vectorize=never", "vectorize=auto", "vectorize=always", "step=autograd"]
 
 
-@pytest.mark.parametrize(("way", "conv", "runtime"), one_in(3, [(*step, form) for step in STEPS for form in FORMS]))
+@pytest.mark.parametrize(("way", "conv", "runtime"), one_in(5, [(*step, form) for step in STEPS for form in FORMS]))
 def test_every_step_has_a_batch_of_its_own(runs, initial, way, conv, runtime):
     result, module, data = raylfl.run(config(way, conv, "full"), [*runs, f"runtime.{runtime}"]), initial(conv), Points()
     module.way = way

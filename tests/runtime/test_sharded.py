@@ -14,9 +14,11 @@ import raylfl
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.runtime.ray.resources import bundle_of, workers_that_fit
+from raylfl.runtime.workers.sharded import ShardedModule
 from tests.runtime.clusters import QUIET, SMALL, lean_ray
 from tests.runtime.faults import alive, log_of, outcome, wait_until
 from tests.runtime.plain import fedavg
+from tests.runtime.sharded_modules import Hooked
 from tests.runtime.tiny import OWNED, TINY, Points
 from tests.shares import also
 
@@ -94,7 +96,6 @@ def test_what_cannot_be_sharded_is_refused(runs):
     remedies = {
         "runtime.processes_per_worker=2, but model Transformer shards none of its parameters: shard them in "
         "configure_model over self.device_mesh": model(by="nothing"),
-        "model Hooked overrides on_train_start": model("Hooked"),
         "local.optimizer=module cannot be used with": [*model(), "local.optimizer=module"],
         "runtime.compile=eager cannot be used with": [*model(), "runtime.compile=eager"],
         "algorithm.cut \\(split learning\\) cannot": [*model(), "algorithm={name: splitfed, cut: net.blocks.0}"],
@@ -103,6 +104,8 @@ def test_what_cannot_be_sharded_is_refused(runs):
         with pytest.raises(BadConfig, match=message):
             raylfl.run(WORLD, [*runs, "local.optimizer=sgd", *settings, TWO])
     assert not children()
+    with pytest.raises(BadConfig, match="model Hooked overrides on_train_start"):
+        ShardedModule(Hooked(), None, None, None, None)
 
 
 @pytest.mark.exhaustive
