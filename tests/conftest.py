@@ -94,7 +94,6 @@ LONG = (  # files whose tests are quick but many: `make test-fast` leaves them o
     "runtime/test_displaced.py",
     "runtime/test_faults.py",
     "runtime/test_graph_runs.py",
-    "runtime/test_networks.py",
     "runtime/test_optimizer_state.py",
     "runtime/test_profile.py",
     "runtime/test_resume.py",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from lightning.pytorch import LightningModule
@@ -106,12 +108,17 @@ CASES = {
 }
 
 
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    """The initial model, which no option of local work changes."""
+    return raylfl.run(CONFIG, [f"logging.dir={tmp_path_factory.mktemp('start')}", "rounds=0"]).module
+
+
 @pytest.mark.parametrize("case", CASES)
-def test_a_step_takes_the_mean_gradient_of_its_batches(runs, case):
+def test_a_step_takes_the_mean_gradient_of_its_batches(runs, start, case):
     overrides, make_optimizer, options = CASES[case]
-    start = raylfl.run(CONFIG, [*runs, "rounds=0", *overrides]).module
     result = raylfl.run(CONFIG, [*runs, *overrides])
-    params, loss = loop(start, make_optimizer, **options)
+    params, loss = loop(copy.deepcopy(start), make_optimizer, **options)
     torch.testing.assert_close(result.params, params, rtol=1e-10, atol=1e-12)
     last = result.metrics[-1]
     assert last["train/loss"] == pytest.approx(loss, rel=1e-10)

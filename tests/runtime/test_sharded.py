@@ -9,12 +9,18 @@ import psutil
 import pytest
 import ray
 import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import raylfl
 from raylfl.config.groups.runtime import RuntimeConfig
+from raylfl.config.load import load_config
 from raylfl.errors import BadConfig, RaylflError
+from raylfl.experiment.assemble import assemble
 from raylfl.runtime.ray.resources import bundle_of, workers_that_fit
-from raylfl.runtime.workers.sharded import ShardedModule
+from raylfl.runtime.round.loop import Federation
+from raylfl.runtime.workers.backend import LocalBackend
+from raylfl.runtime.workers.sharded import ShardedModule, make_sharded
 from tests.runtime.clusters import QUIET, SMALL, lean_ray
 from tests.runtime.faults import alive, log_of, outcome, wait_until
 from tests.runtime.plain import fedavg
@@ -72,12 +78,19 @@ def test_a_sharded_client_has_the_results_of_a_whole_one(runs, by, algorithm):
 
 @pytest.mark.parametrize("by", ["fully_shard", also("parallelize_module")])
 def test_fedavg_with_sharded_clients_is_a_loop_of_plain_torch(runs, by):
-    result = raylfl.run(WORLD, [*runs, *FULL, *model(by=by), "algorithm.name=fedavg", TWO])
+    experiment = assemble(load_config(WORLD, [*FULL, *model(by=by), "algorithm.name=fedavg", TWO]))
+    backend = LocalBackend(experiment.setup)
+    try:
+        federation = Federation.of(experiment, backend)
+        list(federation.rounds(WORLD["rounds"]))
+    finally:
+        backend.close()
     start = raylfl.run(WORLD, [*runs, *model(by="nothing"), "rounds=0"])
     points = Points(owners=6)
     batches = [(points.x[shard].double(), points.targets[shard]) for shard in points.client_indices]
     expected = fedavg(start.module.double, start.params, batches, lr=0.05)
-    torch.testing.assert_close(result.params, expected, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(federation.state.server["x"], expected, rtol=1e-12, atol=1e-14)
+    assert not children()
 
 
 @pytest.mark.exhaustive
@@ -94,8 +107,6 @@ def test_random_numbers_buffers_attributes_and_clipping_are_those_of_a_whole_cli
 
 def test_what_cannot_be_sharded_is_refused(runs):
     remedies = {
-        "runtime.processes_per_worker=2, but model Transformer shards none of its parameters: shard them in "
-        "configure_model over self.device_mesh": model(by="nothing"),
         "local.optimizer=module cannot be used with": [*model(), "local.optimizer=module"],
         "runtime.compile=eager cannot be used with": [*model(), "runtime.compile=eager"],
         "algorithm.cut \\(split learning\\) cannot": [*model(), "algorithm={name: splitfed, cut: net.blocks.0}"],
@@ -106,6 +117,15 @@ def test_what_cannot_be_sharded_is_refused(runs):
     assert not children()
     with pytest.raises(BadConfig, match="model Hooked overrides on_train_start"):
         ShardedModule(Hooked(), None, None, None, None)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    none = (
+        "runtime.processes_per_worker=2, but model Transformer shards none of its parameters: shard them in configure_"
+    )
+    try:
+        with pytest.raises(BadConfig, match=f"{none}model over self.device_mesh"):
+            make_sharded(assemble(load_config(WORLD, [*model(by="nothing"), TWO])).setup, "cpu")
+    finally:
+        dist.destroy_process_group()
 
 
 @pytest.mark.exhaustive

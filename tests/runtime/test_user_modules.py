@@ -1,4 +1,4 @@
-"""Users' modules with hooks of PyTorch, and steps that read batch_idx: all forms of the step against a plain loop.
+"""Users' modules with hooks of PyTorch, shared or late layers, and steps that read batch_idx, against a plain loop.
 
 Each client takes full batches of its own shard.
 """
@@ -136,6 +136,39 @@ class Following(Net):
         return super().training_step(batch, batch_idx) + (self.outer(hidden) - self.target(hidden)).square().mean()
 
 
+class Shared(Net):
+    """A layer that is used twice under two names, and two layers with one weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = self.again = nn.Linear(4, 4)
+        self.left, self.right = nn.Linear(4, 2), nn.Linear(4, 2)
+        self.right.weight = self.left.weight
+
+    def forward(self, x):
+        hidden = torch.tanh(self.again(torch.tanh(self.first(torch.tanh(self.inner(x))))))
+        return self.outer(hidden) + self.left(hidden) * self.right(hidden)
+
+
+class MadeInSetup(Net):
+    """A layer is made in a hook of Lightning, as large models do."""
+
+    def setup(self, stage):
+        assert stage == "fit"
+        self.last = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.last(super().forward(x))
+
+
+class MadeInConfigure(MadeInSetup):
+    def setup(self, stage):
+        pass
+
+    def configure_model(self):
+        self.last = nn.Linear(2, 2)
+
+
 KINDS = [OnParameter, Accumulated, Removed, OnForward, OnBackward, InConfigure, Following]
 KINDS += [InsideTheStep, Projected, Drifting]
 
@@ -171,8 +204,8 @@ def start(prepared):
 
 def made(kind):
     module = kind()
-    if kind is InConfigure:
-        module.configure_model()
+    module.setup("fit")
+    module.configure_model()
     return module
 
 
@@ -198,6 +231,17 @@ def test_fedavg_with_a_users_module_is_the_loop_written_out(runs, prepared, star
     torch.testing.assert_close(found.params, expected, rtol=2e-5, atol=2e-6)
     plain = fedavg(Net, start, prepared[1], steps=STEPS)
     assert not torch.allclose(expected, plain, rtol=1e-3, atol=1e-4)  # the hook changes something
+
+
+@pytest.mark.parametrize(
+    ("kind", "vectorize"),
+    [(Shared, "never"), (Shared, "always"), (MadeInSetup, "never"), (MadeInConfigure, "never")],
+)
+def test_layers_that_are_shared_or_made_late_get_the_gradients_of_all_their_uses(runs, prepared, kind, vectorize):
+    start = run(kind, "fedavg", vectorize, runs, "rounds=0").params
+    expected = fedavg(lambda: made(kind), start, prepared[1], steps=STEPS)
+    found = run(kind, "fedavg", vectorize, runs)
+    torch.testing.assert_close(found.params, expected, rtol=2e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,6 @@ class Worker:
             self.layout = layout_for(module, self.device, setup, lambda: innermost_step(steps, setup, self.recorder))
             travels = travelling(module, setup.model.buffers, setup.whole_buffers)
             self.flat = FlatModule(module, setup.torch_dtype, self.device, self.layout == "channels_last", travels)
-        self._parts, self._modes = list(module.modules()), list[bool]()
         self.evaluator = Evaluator(module, self.recorder)
         self.whole = frozenset(kind for kind in ("test", "val", "train") if self.evaluator.whole(kind))
         self.training = Training(self.flat, self.recorder, setup.rule.clip_norm, setup.accumulate)
@@ -254,9 +253,7 @@ class Worker:
         rows = states.pop(BUFFERS, buffers.expand(len(task.clients), -1))
         oracle.write_buffers(rows)
         moments = states.pop(MOMENTS, broadcast.pop(MOMENTS, None))
-        if [m.training for m in self._parts] != self._modes:  # as `train()`, but faster
-            self.flat.module.train()
-            self._modes = [m.training for m in self._parts]
+        self.flat.module.train()
         self.attributes.restore()
         per_epoch = self._steps_per_epoch(task)
         oracles = {self.loop, oracle}
