@@ -279,13 +279,6 @@ class Optimized(Net):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
-class Adaptive(Optimized):
-    """AdamW with a decaying rate."""
-
-    def __init__(self):
-        super().__init__("AdamW", {"lr": 0.01}, 0.9)
-
-
 class Prodigal(torch.optim.SGD):
     """Counts its steps among its options, as Prodigy does."""
 

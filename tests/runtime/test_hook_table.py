@@ -11,6 +11,7 @@ from lightning.pytorch.core import hooks
 
 import raylfl
 from raylfl.config.load import load_config
+from raylfl.config.objects import object_layer
 from raylfl.errors import BadConfig
 from raylfl.experiment.assemble import assemble
 from raylfl.experiment.data_source import IGNORED, REFUSED, load_data
@@ -112,39 +113,28 @@ def test_data_modules_made_of_data_sets_work(package):
 # -- the trial of a run's parts before it -----------------------------------------------------------------------------
 
 
-NOTES: list[str] = []
 TRAINING = ["on_train_start", "on_train_epoch_start", "on_train_batch_start", "on_after_backward", "on_train_batch_end"]
 TRAINING += ["on_train_epoch_end", "on_train_end"]
 
 
-class Noting(Net):
-    """A module that notes its hooks, and raises an error in one of them."""
+class Broken(Net):
+    """A module that raises an error in one of its hooks, and finds gradients in another."""
 
-    def __init__(self, raises: str = ""):
-        super().__init__()
-        self.raises = raises
+    def on_after_backward(self):
+        assert all(p.grad is not None for p in self.parameters())
 
-
-def noting(name):
-    def note(self, *given):
-        NOTES.append(name)
-        if name == "on_after_backward":
-            assert all(p.grad is not None for p in self.parameters())
-        if name == self.raises:
-            raise RuntimeError("broken")
-
-    return note
+    test_step = Net.training_step
 
 
-for name in [*TRAINING, "test_step"]:
-    setattr(Noting, name, noting(name))
+def fail(self, *given):
+    raise RuntimeError("broken")
 
 
 def tried(raises=""):
-    NOTES.clear()
-    model = {"class_path": "tests.runtime.test_hook_table.Noting", "init_args": {"raises": raises}}
-    check(assemble(load_config({**TINY, "model": model})))
-    return NOTES
+    """The hooks that the check before a run calls, in order; one of them may raise an error."""
+    calls, base = [], type("Broken", (Broken,), {raises: fail} if raises else {})
+    check(assemble(load_config(TINY, [], object_layer({"model": hooked(base, [*TRAINING, "test_step"], calls)}))))
+    return calls
 
 
 def test_every_hook_of_one_local_step_is_tried_in_order_and_then_an_evaluation():
@@ -156,9 +146,9 @@ def test_an_error_in_any_of_them_names_the_model_and_the_batch(raises):
     with pytest.raises(BadConfig) as caught:
         tried(raises)
     what = "evaluated" if raises == "test_step" else "trained"
-    text = f"Noting cannot be {what} on a batch of (2, 4) float32, (2,) int64: RuntimeError: broken"
+    text = f"Recording cannot be {what} on a batch of (2, 4) float32, (2,) int64: RuntimeError: broken"
     assert text in str(caught.value)
-    assert str(caught.value).endswith(", in note)")  # the line of the user's code
+    assert str(caught.value).endswith(", in fail)")  # the line of the user's code
 
 
 def test_the_threads_and_the_generators_of_the_caller_are_as_before():

@@ -180,28 +180,15 @@ def planned(*names, steps=(2, 5, 1, 3), received=(True, False, True)):
     return {name: (plan.terms[term][0], plan.terms[term][1].tolist()) for name, term in plan.term_of.items()}
 
 
-def test_the_mean_update_of_the_received_has_their_weights():
-    upload, coefficients = planned()[MEAN]
-    assert upload == "update"
-    assert coefficients == pytest.approx([0.4 / 0.7, 0.3 / 0.7])
-
-
-def test_buffers_are_averaged_with_equal_weights_and_moments_with_the_clients():
-    base = planned()
-    assert not {BUFFERS, MOMENTS} & set(base)
+def test_means_of_the_received_have_equal_weights_for_buffers_and_the_clients_for_updates_and_moments():
+    base, weights = planned(), pytest.approx([0.4 / 0.7, 0.3 / 0.7])
+    assert base[MEAN] == ("update", weights)
     found = planned(BUFFERS, MOMENTS)
-    assert found.pop(BUFFERS) == (BUFFERS, [0.5, 0.5])
-    upload, coefficients = found.pop(MOMENTS)
-    assert (upload, coefficients) == (MOMENTS, pytest.approx([0.4 / 0.7, 0.3 / 0.7]))
-    assert found == base
+    assert found == {**base, BUFFERS: (BUFFERS, [0.5, 0.5]), MOMENTS: (MOMENTS, weights)}
+    assert planned(BUFFERS, MOMENTS, received=(False, False, False)) == {}
 
 
 def test_moments_are_no_sum_where_a_received_client_took_no_step():
     """Its moments are from before the round, so the mean leaves them out."""
     assert MOMENTS not in planned(MOMENTS, steps=(2, 5, 0, 3))
     assert MOMENTS in planned(MOMENTS, steps=(0, 5, 1, 3))  # client 0 was not received
-    assert MOMENTS not in planned(steps=(2, 5, 1, 3))
-
-
-def test_nothing_is_summed_where_nothing_was_received():
-    assert planned(BUFFERS, MOMENTS, received=(False, False, False)) == {}

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raylfl.core.algorithm import ServerState, State
+from raylfl.core.algorithm import ServerState
 from raylfl.core.client_rows import Table
 from raylfl.core.transfer import all_to_host, to_device
 from raylfl.errors import BadConfig, headline
@@ -49,16 +49,16 @@ class DeviceServer:
             self.refusal = "its server state has a table of rows"
         return server if self.refusal else {name: self._placed(value, server["x"]) for name, value in server.items()}
 
-    def call(self, name: str, function: Callable[..., T], server: ServerState, sums: State | None = None) -> T:
-        """function(server), or function(server, sums), on the device if that is proved.
+    def call(self, name: str, function: Callable[..., T], *arguments: ServerState) -> T:
+        """The function's result for the server state (and for sums), on the device if that is proved.
 
         name: of the algorithm's method that the function calls. Raises BadConfig if a result differs after others on
         the device have been used.
         """
-        arguments = (server,) if sums is None else (server, sums)
         if self.refusal is not None:
             return function(*map(on_host, arguments))
-        there = [{key: self._placed(value, server["x"]) for key, value in each.items()} for each in arguments]
+        x = arguments[0]["x"]
+        there = [{key: self._placed(value, x) for key, value in each.items()} for each in arguments]
         expected = function(*map(on_host, arguments)) if self.schedule.due(name, 0) else None
         try:
             result = function(*there)

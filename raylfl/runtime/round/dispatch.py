@@ -148,11 +148,11 @@ class ServerDispatch(Dispatch):
     def server_place(self) -> str | None:
         return None if self.on_device is None else self.on_device.place
 
-    def _call(self, name: str, function: Callable[..., T], server: ServerState, sums: State | None = None) -> T:
-        """function(server) or function(server, sums), where the server's vectors are."""
-        if self.on_device is not None:
-            return self.on_device.call(name, function, server, sums)
-        return function(server) if sums is None else function(server, on_host(sums))
+    def _call(self, name: str, function: Callable[..., T], *arguments: ServerState) -> T:
+        """The function's result for the server state (and for sums), where the server's vectors are."""
+        if self.on_device is None:
+            return function(*map(on_host, arguments))
+        return self.on_device.call(name, function, *arguments)
 
     def send(self, r: Round, broadcast: State, state: FederationState) -> Deferred[RoundResult]:
         """As in `Dispatch`. If workers have added up an upload that must be dropped, all work is repeated with rows."""

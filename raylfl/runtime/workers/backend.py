@@ -55,26 +55,22 @@ class Executor(ABC):
 
     Client states are passed as handles, so that a state is sent only to the process that uses it. The work of a
     `Deferred` starts at once or when the result is awaited.
+
+    one_by_one: the reason why workers run clients one by one; None if several clients run in one vectorised call.
+    device_name: of the device on which a worker computes. room: what a worker's GPU has room for; None if workers run
+    on CPUs. server_device: the GPU on which sums of uploads and the server's vectors can stay; None: they are on the
+    host. shared_memory: whether all handles are tensors of this process, so that passing a state copies nothing.
     """
+
+    one_by_one: str | None
+    device_name: str = "cpu"
+    room: Room | None = None
+    server_device: torch.device | None = None
+    shared_memory: bool = False
 
     @abstractmethod
     def initial(self) -> Initial:
         """The initial parameters and buffers of the module, and the initial state of the local optimizer."""
-
-    one_by_one: str | None
-    """The reason why workers run clients one by one; None if several clients run in one vectorised call."""
-
-    device_name: str = "cpu"
-    """The name of the device on which a worker computes."""
-
-    room: Room | None = None
-    """What a worker's GPU has room for; None if workers run on CPUs."""
-
-    server_device: torch.device | None = None
-    """The GPU on which sums of uploads and the server's vectors can stay; None: they are on the host."""
-
-    shared_memory: bool = False
-    """Whether all handles are tensors of this process, so that passing a state copies nothing."""
 
     @abstractmethod
     def put(self, state: State) -> Handle:
@@ -113,13 +109,16 @@ class Executor(ABC):
 
 
 class Backend(Executor):
-    """The interface for carrying out local work and evaluations."""
+    """The interface for carrying out local work and evaluations.
+
+    workers: the number of workers. cut: the client's half of a split model and the traffic at its cut; None if the
+    model is not split. whole: kinds of data (test, val, train) that one worker evaluates alone, because of the module's
+    evaluation hooks.
+    """
 
     workers: int
     cut: Cut | None
-    """The client's half of a split model and the traffic at its cut; None if the model is not split."""
     whole: frozenset[str]
-    """Kinds of data (test, val, train) that one worker evaluates alone, because of the module's evaluation hooks."""
 
     @abstractmethod
     def evaluate(self, broadcast: State, chunks: Sequence[Chunk]) -> Deferred[list[Logged]]:
