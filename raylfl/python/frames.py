@@ -189,7 +189,7 @@ class Run:
             backend = LocalBackend(setup)
             try:
                 chunks = [Chunk(kind, np.arange(len(data))) for kind, data in samples.items()]
-                return summary(by_name(list(samples), backend.evaluate(broadcast, chunks).result()))
+                return summary(by_name(list(samples), backend.evaluate(broadcast, chunks).result()))[0]
             finally:
                 backend.close()
 

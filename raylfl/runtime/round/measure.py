@@ -171,8 +171,8 @@ class Measurements:
         names = [name for name, _ in pieces]
 
         def collect(logged: Sequence[Logged]) -> Metrics:
-            measured = by_name(names, logged)
-            return {**summary(measured), "per_client": of_single_clients(measured)}
+            metrics, single = summary(by_name(names, logged))
+            return {**metrics, "per_client": single}
 
         return results.then(collect)
 
@@ -298,31 +298,23 @@ def _distances(models: Tensor, point: Tensor) -> Floats:
     return distances
 
 
-def summary(measured: Mapping[str, dict[str, float]]) -> dict[str, float]:
-    """The metrics of a round from its evaluations, named `evaluation/metric`.
+def summary(measured: Mapping[str, dict[str, float]]) -> tuple[Metrics, dict[str, dict[str, float]]]:
+    """(the metrics of a round's evaluations, as `evaluation/metric`, and those of clients: metric -> client -> value).
 
-    measured: name of an evaluation -> metric -> value. Evaluations on single clients (named `client i`) give only the
-    metrics of `fairness`, and these only if all of them measure an accuracy.
+    measured: name of an evaluation -> metric -> value. Evaluations on single clients (named `client i`) add the metrics
+    of `fairness` to the first ones, if all of them measure an accuracy.
     """
-    single = [values for name, values in measured.items() if name.startswith("client ")]
-    others = {name: values for name, values in measured.items() if not name.startswith("client ")}
-    out = {f"{name}/{metric}": value for name, values in others.items() for metric, value in values.items()}
-    if single and all("accuracy" in values for values in single):
-        out |= fairness(np.array([values["accuracy"] for values in single]))
-    return out
-
-
-def of_single_clients(measured: Mapping[str, dict[str, float]]) -> dict[str, dict[str, float]]:
-    """The metrics of evaluations on single clients, as `clients/metric` -> client -> value.
-
-    measured: as in `summary`.
-    """
-    out: dict[str, dict[str, float]] = {}
+    metrics, single, count = Metrics(), dict[str, dict[str, float]](), 0
     for name, values in measured.items():
-        if name.startswith("client "):
-            for metric, value in values.items():
-                out.setdefault(f"clients/{metric}", {})[name.removeprefix("client ")] = value
-    return out
+        client = name.removeprefix("client ")
+        count += client != name
+        for metric, value in values.items():
+            if client == name:
+                metrics[f"{name}/{metric}"] = value
+            else:
+                single.setdefault(f"clients/{metric}", {})[client] = value
+    accuracies = list(single.get("clients/accuracy", {}).values())
+    return metrics | (fairness(np.array(accuracies)) if len(accuracies) == count > 0 else {}), single
 
 
 def by_name(names: Sequence[str], results: Sequence[Logged]) -> dict[str, dict[str, float]]:
