@@ -117,7 +117,7 @@ def same_bits(device: Device, name: str, config: dict[str, Any]) -> Row:
 def halving(device: Device) -> Row:
     """Compares a cohort in one call, which does not fit into memory, with the same cohort in small calls."""
     cuda = device.device.type == "cuda"
-    sizes = {"clients": 64, "hidden": 4096} if cuda else {"clients": 12, "hidden": 16}
+    sizes = {"clients": 64, "hidden": 4096} if cuda else {"clients": 8, "hidden": 16}
     model = {"name": "mlp", "init_args": {"hidden": [sizes["hidden"]]}}
     config = {**DIGITS, "rounds": 1, "num_clients": sizes["clients"], "model": model, "algorithm": {"name": "fedavg"}}
     config |= {"participation": {"name": "full"}, "partition": {"name": "iid"}, "base": ["data/digits"]}

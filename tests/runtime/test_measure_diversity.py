@@ -9,26 +9,20 @@ from scipy.optimize import minimize
 
 import raylfl
 from raylfl.config.load import load_config
-from raylfl.python.api import checked
-from raylfl.python.control import Callback
+from raylfl.experiment.assemble import assemble
 from raylfl.runtime.round.diversity import diversity_metrics
+from tests.runtime.measured import walk
 
 
-class Iterates(Callback):
-    """Keeps x_1, ..., x_R."""
-
-    def __init__(self):
-        self.seen = []
-
-    def on_round_end(self, round, metrics, params):
-        self.seen.append(params.double().numpy().copy())
+def walked(overrides):
+    """(the experiment, the rounds of its run as in `walk`) of ridge regression."""
+    return assemble(load_config("ridge", overrides)), walk(overrides, "ridge")[1]
 
 
 SMALL = [
     "num_clients=3",
     "data.init_args={num_clients: 3, rows_per_client: 7, dim: 4, lam: 0.3}",
     "local.lr=0.003",
-    "logging.report=false",
 ]
 DIVERSE = [*SMALL, "participation={name: full}", "local.steps=1", "rounds=3", "eval.every=1", "eval.diversity=true"]
 
@@ -39,12 +33,9 @@ def gradients(experiment, x):
     return 2 * np.einsum("ijk,ij->ik", a, a @ x - y[..., 0]) + 0.6 * x
 
 
-def test_diversity_is_that_of_the_dense_gradients(tmp_path):
-    iterates, overrides = Iterates(), [*DIVERSE, "algorithm.name=fedavg", f"logging.dir={tmp_path}"]
-    run = raylfl.run("ridge", overrides, callbacks=[iterates])
-    e = checked(load_config("ridge", overrides))
-    before = np.zeros(4)
-    for row, x in zip(run.metrics, iterates.seen, strict=True):
+def test_diversity_is_that_of_the_dense_gradients():
+    e, rounds = walked([*DIVERSE, "algorithm.name=fedavg"])
+    for before, row, _, x in rounds:
         g = gradients(e, x)
         root = np.sqrt(np.square(g).sum(axis=1).mean())
         assert row["global/diversity"] == pytest.approx(root / np.linalg.norm(g.mean(axis=0)), rel=1e-9)
@@ -60,7 +51,6 @@ def test_diversity_is_that_of_the_dense_gradients(tmp_path):
         assert row["global/surrogate_chi2"] == pytest.approx(np.square(3 * best).sum(), rel=1e-3)
         drift = np.square(0.003 * gradients(e, before)).sum(axis=1).mean()  # one step each, from the x before
         assert row["update/drift"] == pytest.approx(drift, rel=1e-9)
-        before = x
 
 
 def test_a_client_of_weight_0_is_left_out():
@@ -73,13 +63,11 @@ def test_a_client_of_weight_0_is_left_out():
     assert found["global/diversity"] == pytest.approx(root / np.linalg.norm(w @ gradients))
 
 
-def test_drift_and_consensus_are_those_of_the_dense_iterates(tmp_path):
+def test_drift_and_consensus_are_those_of_the_dense_iterates():
     """Unequal local steps in one cohort; the server's step is FedAvg's mean."""
-    iterates = Iterates()
     overrides = [*DIVERSE, "eval.diversity=false", "eval.drift=true", "local.steps=[1, 4, 2]", "algorithm.name=fedavg"]
-    run = raylfl.run("ridge", [*overrides, f"logging.dir={tmp_path}"], callbacks=[iterates])
-    e, x = checked(load_config("ridge", overrides)), np.zeros(4)
-    for row, after in zip(run.metrics, iterates.seen, strict=True):
+    e, rounds = walked(overrides)
+    for x, row, _, after in rounds:
         ends, sums = [], []
         for i, steps in enumerate([1, 4, 2]):
             y, total = x, 0.0
@@ -93,7 +81,6 @@ def test_drift_and_consensus_are_those_of_the_dense_iterates(tmp_path):
         away = np.array(ends) - np.mean(ends, axis=0)
         assert row["update/consensus"] == pytest.approx(np.square(away).sum(axis=1).mean(), rel=1e-9)
         assert row["update/step"] == pytest.approx(np.linalg.norm(after - x), rel=1e-9)
-        x = after
 
 
 # -- the weighted mean of iterates ------------------------------------------------------------------------------------
@@ -109,12 +96,10 @@ def value(experiment, x) -> float:
 
 
 @pytest.mark.parametrize("rho", [1.0, 0.7])
-def test_average_is_the_weighted_mean_of_all_iterates(tmp_path, rho):
-    iterates, overrides = Iterates(), [*AVERAGED, f"eval.average={rho}", f"logging.dir={tmp_path}"]
-    run = raylfl.run("ridge", overrides, callbacks=[iterates])
-    e = checked(load_config("ridge", overrides))
-    path = np.stack([np.zeros(4), *iterates.seen])
-    for r, row in enumerate(run.metrics):
+def test_average_is_the_weighted_mean_of_all_iterates(rho):
+    e, rounds = walked([*AVERAGED, f"eval.average={rho}"])
+    path = np.stack([np.zeros(4), *(x for *_, x in rounds)])
+    for r, (_, row, _, _) in enumerate(rounds):
         weights = rho ** -np.arange(1.0, r + 3)  # of x_0, ..., x_{r+1}, as Theorem 1 writes them
         mean = weights @ path[: r + 2] / weights.sum()
         assert row["average/distance_abs"] == pytest.approx(np.linalg.norm(mean - e.optimum.x), rel=1e-12)
@@ -124,16 +109,16 @@ def test_average_is_the_weighted_mean_of_all_iterates(tmp_path, rho):
             assert row["average/gap"] == pytest.approx(value(e, mean) - value(e, e.optimum.x), rel=1e-9)
 
 
-def test_a_resumed_run_continues_its_average(tmp_path):
-    overrides = [*AVERAGED, "eval.average=0.7", f"logging.dir={tmp_path}"]
+def test_a_resumed_run_continues_its_average(runs):
+    overrides = [*runs, *AVERAGED, "eval.average=0.7"]
     whole = raylfl.run("ridge", overrides).metrics
     half = raylfl.run("ridge", [*overrides, "rounds=3"])
     again = raylfl.resume(half.run_dir, ["rounds=6"]).metrics
     assert [row["average/distance"] for row in again] == [row["average/distance"] for row in whole]
 
 
-def test_an_average_without_the_first_iterates_is_not_measured(tmp_path):
-    half = raylfl.run("ridge", [*AVERAGED, f"logging.dir={tmp_path}", "rounds=3"])
+def test_an_average_without_the_first_iterates_is_not_measured(runs):
+    half = raylfl.run("ridge", [*runs, *AVERAGED, "rounds=3"])
     again = raylfl.resume(half.run_dir, ["rounds=6", "eval.average=0.7"])
     assert not any("average/distance" in row for row in again.metrics)
     assert "no average of the iterates before it" in (half.run_dir / "log.txt").read_text()
