@@ -343,7 +343,7 @@ def test_an_evaluation_between_the_launch_and_the_result_of_local_work_changes_n
                 self.log("seen", self.right)
             return loss
 
-    settings = [*runs, *TOGETHER, "rounds=5", "eval.every=1", "eval.global=true", "local.epochs=1", "local.steps=null"]
+    settings = [*runs, *TOGETHER, "eval.every=1", "eval.global=true", "local.epochs=1", "local.steps=null"]
     settings += ["runtime.vectorize=always"] if case == "together" else []
     ours, lanes = run_on_lanes(DIGITS, settings, model=Normed)
     assert bool(lanes.replays) == (case == "buffers")
