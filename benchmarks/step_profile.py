@@ -11,10 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
+from torch.utils.flop_counter import flop_registry
 
 from raylfl.core.oracle import private_randomness
 from raylfl.replay.contents import kind_of, leaves_of
-from raylfl.replay.recorded.calls import Call, Geometry, full_name, numbers_in
+from raylfl.replay.recorded.calls import Call, Geometry, Slot, numbers_in
 from raylfl.replay.recorded.program import Program, compile_source
 from raylfl.replay.recorded.source import Source
 from raylfl.runtime.workers.worker import Worker
@@ -105,7 +107,7 @@ def _profiled(worker: Worker, program: Program, content: Any, peak: Peak) -> Ste
     worker.flat.write_buffers(buffers)
     rows = [
         {
-            "operator": (str(call.op._schema.name) if call.outs else full_name(call.op)).removeprefix("aten::"),
+            "operator": (str(call.op._schema.name) if call.outs else call.op.name()).removeprefix("aten::"),
             "us": taken * 1e6,
             "us at peak": at_peak(call, program.plan.geometry, peak) * 1e6,
         }
@@ -151,7 +153,7 @@ def at_peak(call: Call, geometry: dict[int, Geometry], peak: Peak) -> float:
         return 0.0
     given, made = ([geometry[k] for k in slots] for slots in (reads(call), call.results()))
     moved = sum(math.prod(g.shape) * g.dtype.itemsize for g in [*given, *made])
-    return max(operations(str(call.op._schema.name), given, made) / peak.operations, moved / peak.bytes)
+    return max(operations(call, geometry) / peak.operations, moved / peak.bytes)
 
 
 def reads(call: Call) -> list[int]:
@@ -159,20 +161,15 @@ def reads(call: Call) -> list[int]:
     return numbers_in((call.args, {name: value for name, value in call.kwargs.items() if name not in call.outs}))
 
 
-def operations(name: str, given: Sequence[Geometry], made: Sequence[Geometry]) -> float:
+def operations(call: Call, geometry: dict[int, Geometry]) -> float:
     """The number of multiplications and additions of a matrix product or a convolution; 0 for other calls.
 
-    name: of the operator, such as aten::mm; given, made: shapes of its tensor arguments and of its results.
+    geometry: as in `at_peak`.
     """
-    name = name.removeprefix("aten::")
-    if name in ("mm", "bmm", "addmm", "baddbmm"):
-        return 2 * math.prod(made[0].shape) * given[-1].shape[-2]
-    if name == "convolution":
-        return 2 * math.prod(made[0].shape) * math.prod(given[1].shape[1:])
-    if name == "convolution_backward":  # as many operations for the gradient of the input as for that of the weight
-        wanted = len([g for g in made if len(g.shape) > 1])
-        return 2 * wanted * math.prod(given[0].shape) * math.prod(given[2].shape[1:])
-    return 0.0
+    count = flop_registry.get(call.op.overloadpacket)
+    parts = call.args, call.kwargs, call.result
+    args, kwargs, result = tree_map_only(Slot, lambda slot: geometry[slot.number].empty("meta"), parts)
+    return float(count(*args, **kwargs, out_val=result)) if count else 0.0
 
 
 def _shortest(function: Callable[[], Any]) -> float:

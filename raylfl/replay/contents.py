@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 NUMBERS = (bool, int, float, str, type(None))
 
@@ -31,22 +32,11 @@ def kind_of(content: Any, numbers: bool = False) -> Any:
 
 def leaves_of(content: Any) -> Sequence[Tensor]:
     """The tensors in the content of a batch, in order."""
-    if isinstance(content, Tensor):
-        return [content]
     if type(content) is tuple and all(isinstance(part, Tensor) for part in content):
         return content
-    parts = content.values() if isinstance(content, dict) else content if isinstance(content, (tuple, list)) else ()
-    return [leaf for part in parts for leaf in leaves_of(part)]
+    return [leaf for leaf in tree_leaves(content) if isinstance(leaf, Tensor)]
 
 
 def map_leaves(content: Any, change: Callable[[Tensor], Tensor] = lambda leaf: leaf) -> Any:
     """A copy of the tuples, lists and dicts in a batch's content, with `change` applied to each tensor in order."""
-    if isinstance(content, Tensor):
-        return change(content)
-    if isinstance(content, dict):
-        return {name: map_leaves(part, change) for name, part in content.items()}
-    if hasattr(content, "_fields"):
-        return type(content)(*(map_leaves(part, change) for part in content))
-    return (
-        type(content)(map_leaves(part, change) for part in content) if isinstance(content, (tuple, list)) else content
-    )
+    return tree_map_only(Tensor, change, content)

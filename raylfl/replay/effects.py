@@ -33,13 +33,12 @@ def attributes_of(module: nn.Module) -> dict[str, Any]:
     fingerprints: dict[str, Any] = {}
     held = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
     for path, part in module.named_modules():
+        start = f"{path}." if path else ""
         for name, value in vars(part).items():
             if name in ("_parameters", "_buffers", "_modules"):
-                fingerprints |= {
-                    _join_path(path, key): (id(v), getattr(v, "requires_grad", None)) for key, v in value.items()
-                }
+                fingerprints |= {start + key: (id(v), getattr(v, "requires_grad", None)) for key, v in value.items()}
             elif name != "training":
-                fingerprints[_join_path(path, name)] = fingerprint(value, held)
+                fingerprints[start + name] = fingerprint(value, held)
     return fingerprints
 
 
@@ -93,10 +92,6 @@ def checksum(tensor: Tensor) -> int:
         return int(tensor.detach().reshape(-1).view(whole).sum(dtype=torch.int64))
     except RuntimeError:  # sparse, or of a transform such as vmap
         return 0
-
-
-def _join_path(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
 
 
 def first_difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> str | None:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.core.user_modules import CLASSES, Dense, Net, Proximal
+from tests.core.user_modules import CLASSES, Dense, Net
 
 
 class Branches(Dense):
@@ -23,11 +23,6 @@ class Branches(Dense):
 class Lists(Dense):
     def forward(self, x):
         return super().forward(x * len(set(x[:, 0, 0].round().tolist())))  # here
-
-
-class Arrays(Dense):
-    def forward(self, x):
-        return super().forward(x * float(np.median(x.numpy())))  # here
 
 
 class NumpyGradient(torch.autograd.Function):
@@ -47,13 +42,6 @@ class ArraysInBackward(Dense):
         return NumpyGradient.apply(super().forward(x))
 
 
-class Applies(Dense):
-    """Reads each value by a function of Python, which may count large ones."""
-
-    def forward(self, x):
-        return super().forward(x.clone().apply_(lambda value: 0.0 if value > 1e6 else value))  # here
-
-
 class Prints(Dense):
     def forward(self, x):
         return super().forward(x * (2 if "nan" in str(x) else 1))  # here
@@ -70,16 +58,6 @@ class Products(Dense):
 
     def forward(self, x):
         return super().forward(x) * (1 + self.first(x.flatten(1))).prod(1, keepdim=True)  # here
-
-
-class LearnedMask(Dense):
-    """A network with `masked_fill` by a learned number; its gradient has other bits under a dispatch mode of torch."""
-
-    def prepare(self):
-        self.token = nn.Parameter(torch.tensor(0.3))
-
-    def forward(self, x):
-        return super().forward(x.masked_fill(x > 0.2, self.token))  # here
 
 
 class Masked(Dense):
@@ -119,48 +97,12 @@ class NumpyDraws(Dense):
         return super().forward(x + np.random.rand())
 
 
-class OwnTorchGenerator(Dense):
-    def forward(self, x):
-        return super().forward(x + torch.rand(x.shape, generator=torch.Generator().manual_seed(3)))  # here
-
-
-class Reseeds(Dense):
-    def forward(self, x):
-        torch.manual_seed(5)
-        return super().forward(x)
-
-
 class Counts(Dense):
     def prepare(self):
         self.count = 0
 
     def forward(self, x):
         self.count += 1
-        return super().forward(x)
-
-
-class Keeps(Dense):
-    def forward(self, x):
-        self.features = super().forward(x)
-        return self.features
-
-
-class WritesBatch(Dense):
-    def forward(self, x):
-        return super().forward(x.mul_(0.5))
-
-
-class WritesWeights(Dense):
-    def forward(self, x):
-        with torch.no_grad():
-            self.first.weight.clamp_(-0.1, 0.1)
-        return super().forward(x)
-
-
-class WritesLastBias(Dense):
-    def forward(self, x):
-        with torch.no_grad():
-            self.last.bias.clamp_(-0.1, 0.1)
         return super().forward(x)
 
 
@@ -173,33 +115,6 @@ class WritesTeacher(Dense):
     def forward(self, x):
         self.teacher.weight.mul_(0.9)
         return self.teacher(super().forward(x))
-
-
-class Accuracy(nn.Module):
-    """A metric object with the interface of torchmetrics."""
-
-    def __init__(self):
-        super().__init__()
-        self.reset()
-
-    def reset(self):
-        self.total = torch.zeros(())
-
-    def update(self, scores):
-        self.total = self.total + scores.argmax(1).sum()  # here
-
-    def compute(self):
-        return self.total
-
-
-class Measures(Dense):
-    def prepare(self):
-        self.accuracy = Accuracy()
-
-    def forward(self, x):
-        scores = super().forward(x)
-        self.accuracy.update(scores)
-        return scores
 
 
 class LogsItem(Dense):
@@ -223,28 +138,3 @@ class Texts(Dense):
 
     def training_step(self, batch, batch_idx):
         return super().training_step(batch["x"], batch_idx)
-
-
-class Spectral(Dense):
-    def forward(self, x):
-        return super().forward(torch.fft.fft(x).real)  # here
-
-
-class WritesAnchors(Proximal):
-    def training_step(self, batch, batch_idx):
-        self.anchors[0].mul_(0.9)
-        return super().training_step(batch, batch_idx)
-
-
-class AnchoredInBatch(Proximal):
-    """A module whose batches are views of one of its attributes."""
-
-    def build(self):
-        super().build()
-        self.data = torch.randn(9, *self.shape)
-
-    def batch(self, size):
-        return self.data[:size], torch.arange(size) % 5
-
-    def training_step(self, batch, batch_idx):
-        return super().training_step(batch, batch_idx) + self.data.mean() * self.out.bias.sum()

@@ -343,12 +343,3 @@ def test_steps_that_differ_by_the_size_of_the_batch_are_not_taken_for_one():
         _, g = ours.gradients(flat.params[None], [content], lambda c: 0)
         _, expected = theirs.gradients(flat.params[None], [content], lambda c: 0)
         torch.testing.assert_close(g, expected, rtol=1e-10, atol=1e-13)
-
-
-def test_a_dense_network_one_client_at_a_time_is_a_recorded_step():
-    module = Dense()
-    flat = FlatModule(module, torch.float64, CPU)
-    x, y = module.batch(6)
-    oracles = LoopOracle(flat, innermost=InnermostSteps(module)), LoopOracle(flat, step="autograd")
-    ours, theirs = (o.gradients(flat.params[None], [Batch((x.double(), y), 6)], lambda c: 0)[1] for o in oracles)
-    assert torch.equal(ours, theirs)

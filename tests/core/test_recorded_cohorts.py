@@ -15,7 +15,7 @@ from raylfl.core.flat import FlatModule
 from raylfl.core.oracle import Batch, LoopOracle
 from raylfl.core.vectorized import VectorizedOracle
 from raylfl.experiment.assemble import assemble
-from raylfl.replay.recorded import program, steps
+from raylfl.replay.recorded import fastest, program, steps
 from raylfl.replay.recorded.calls import Call, Slot
 from raylfl.runtime.workers.backend import LocalBackend
 from raylfl.runtime.workers.evaluate import Recorder
@@ -81,7 +81,7 @@ def drawn(module, dtype, sizes):
 @pytest.mark.parametrize("kind", [Normed, Dropped, also(users.Residual)])
 def test_replays_of_a_cohort_have_the_bits_of_vmap(kind, monkeypatch):
     monkeypatch.setattr(steps, "DECISIVE", 1)  # these networks are small
-    monkeypatch.setattr("raylfl.replay.recorded.merged.SMALLEST", 1)
+    monkeypatch.setattr(fastest, "SMALLEST", 1)
     module, flat, (ours, theirs), x = oracles(kind, torch.float32, 3, "auto", "autograd")
     module.train()
     start = flat.read_buffers().expand(3, -1) + 0.5
@@ -102,33 +102,8 @@ def test_replays_of_a_cohort_have_the_bits_of_vmap(kind, monkeypatch):
     assert found.program is not None
     assert found.program.direct  # some products are written straight into the rows
     assert any("out=g" in line for line in found.program.listing.splitlines())
-    assert ("dropout_mask" in found.program.listing) == (kind is not Normed)
-
-
-class Products(users.Net):
-    """An embedding, a convolution and batched products; vmap computes gradients of shapes such as [C * n, ...]."""
-
-    shape = (3, 8)
-
-    def build(self):
-        self.inner, self.weights = nn.Conv1d(3, 3, 3, padding=1), nn.Parameter(torch.randn(3, 8, 5))
-        self.places, self.out = nn.Embedding(3, 5), nn.Linear(15, users.CLASSES)
-
-    def forward(self, x):
-        heads = torch.einsum("bhi,hio->bho", self.inner(x).relu(), self.weights)
-        return self.out((heads + self.places(torch.arange(3))).flatten(1))
-
-
-def test_gradients_that_vmap_computes_in_other_shapes_are_replayed():
-    module, _, (ours, theirs), x = oracles(Products, torch.float32, 3, "auto", "autograd")
-    for _ in range(9):
-        batches = drawn(module, torch.float32, [6, 6, 6])
-        (losses, g), (expected, gradients) = (o.gradients(x, batches, lambda c: 0) for o in (ours, theirs))
-        assert torch.equal(losses, expected)
-        assert torch.equal(g, gradients)
-        x = x - 0.05 * g
-    assert ours.steps.refusal is None
-    assert all(kind.program is not None for kind in ours.steps.kinds.values())
+    used = found.program._function.__globals__.values()
+    assert any(value is fastest.new_mask for value in used) == (kind is not Normed)
 
 
 def test_clients_of_unequal_batches_begin_with_the_buffers_of_the_module():

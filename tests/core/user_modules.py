@@ -91,15 +91,6 @@ class Encoder(Net):
         return self.out(self.encoder(x, mask=self.mask, is_causal=True).mean(1))
 
 
-class Attention(Net):
-    def build(self):
-        self.attention, self.norm = nn.MultiheadAttention(8, 4, batch_first=True), nn.LayerNorm(8)
-        self.out = nn.Linear(8, CLASSES)
-
-    def forward(self, x):
-        return self.out(self.norm(x + self.attention(x, x, x)[0]).amax(1))
-
-
 class Language(Net):
     """Embeddings tied to the output layer, a position table, two losses."""
 
@@ -151,14 +142,6 @@ class InPlace(Net):
         with torch.no_grad():
             self.average.mul_(0.9).add_(h.mean(0), alpha=0.1)
         return self.last(h - self.average)
-
-
-class Checkpointed(Net):
-    def build(self):
-        self.first, self.last = nn.Sequential(nn.Linear(48, 9), nn.Tanh(), nn.Linear(9, 9)), nn.Linear(9, CLASSES)
-
-    def forward(self, x):
-        return self.last(checkpoint(self.first, x.flatten(1), use_reentrant=False))
 
 
 class CheckpointedDropout(Net):
@@ -231,20 +214,6 @@ class FrozenEncoder(Net):
 
     def forward(self, x):
         return self.out(self.encoder(x).mean(1))
-
-
-class Einsum(Net):
-    """Indexing by integers, gather, scatter, cumulated sums, sorting, norms, topk."""
-
-    def build(self):
-        self.w = nn.Parameter(torch.randn(8, CLASSES))
-
-    def forward(self, x):
-        order = x[:, :, 0].argsort(1)
-        x = x.gather(1, order[..., None].expand_as(x))
-        x = x + torch.zeros_like(x).scatter_add(1, order[..., None].expand_as(x), x)
-        x = x.cumsum(1)[:, [0, 2, 4]].topk(2, dim=1).values
-        return torch.einsum("bsf,fc->bc", x / x.norm(dim=-1, keepdim=True), self.w)
 
 
 class Dense(Net):
@@ -337,3 +306,27 @@ class Proximal(Net):
         x, y = batch
         loss = F.cross_entropy(self.out(x.flatten(1)), y, weight=self.costs["classes"])
         return loss + sum((p - q).pow(2).sum() for p, q in zip(self.out.parameters(), self.anchors, strict=True))
+
+
+class AnchoredInBatch(Proximal):
+    """A module whose batches are views of one of its attributes."""
+
+    def build(self):
+        super().build()
+        self.data = torch.randn(9, *self.shape)
+
+    def batch(self, size):
+        return self.data[:size], torch.arange(size) % 5
+
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx) + self.data.mean() * self.out.bias.sum()
+
+
+class Spectral(Proximal):
+    """Complex values, and sums that begin with a number, to which the step adds in place."""
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        total = torch.tensor(0.5)
+        total += super().training_step((torch.fft.fft(x).real, y), batch_idx)
+        return total

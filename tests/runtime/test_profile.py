@@ -10,7 +10,7 @@ from lightning.pytorch import LightningModule
 from torch import nn
 
 from benchmarks import step_profile
-from benchmarks.step_profile import Peak, at_peak, operations
+from benchmarks.step_profile import Peak, at_peak
 from raylfl.cli import main
 from raylfl.config.groups.runtime import LAYOUTS
 from raylfl.config.load import load_config
@@ -82,20 +82,6 @@ def test_rounds_must_be_counted(capsys):
         main(["profile", "digits", "--rounds", "0"])
     assert stop.value.code == 2
     assert "must be a whole number >= 1" in capsys.readouterr().err
-
-
-def test_operations_of_products_and_convolutions_are_counted_as_textbooks_do():
-    def shaped(*sizes):
-        return [Geometry(0, size, (1,) * len(size), 0, torch.float32) for size in sizes]
-
-    assert operations("aten::mm", shaped((3, 4), (4, 5)), shaped((3, 5))) == 2 * 3 * 4 * 5
-    assert operations("aten::addmm", shaped((5,), (3, 4), (4, 5)), shaped((3, 5))) == 2 * 3 * 4 * 5
-    assert operations("aten::bmm", shaped((2, 3, 4), (2, 4, 5)), shaped((2, 3, 5))) == 2 * 2 * 3 * 4 * 5
-    x, weight, out = (7, 3, 9, 9), (8, 3, 5, 5), (7, 8, 5, 5)
-    once = 2 * 7 * 8 * 5 * 5 * 3 * 5 * 5
-    assert operations("aten::convolution", shaped(x, weight, (8,)), shaped(out)) == once
-    assert operations("aten::convolution_backward", shaped(out, x, weight), shaped(x, weight, (8,))) == 2 * once
-    assert operations("aten::relu", shaped(x), shaped(x)) == 0
 
 
 def test_a_call_at_the_peak_takes_its_operations_or_its_bytes():

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from raylfl.replay.innermost.patches import Convolution, Pool
 from raylfl.replay.innermost.translation import IGNORED, Translation, Unfit
-from raylfl.replay.recorded.calls import Call, Slot, full_name
+from raylfl.replay.recorded.calls import Call, Slot
 
 _aten = torch.ops.aten
 PATCHES = 10**6  # patches are stored in `values` under the number of the convolution's result plus PATCHES
@@ -28,13 +28,22 @@ Function = Callable[[Values, Sequence[Tensor]], object]
 Rule = Callable[[Translation, Call], Function]
 
 
+def _into(out: int, compute: Callable[[Values], Any]) -> Function:
+    """The function that stores the result of `compute` in the values, under the number `out`."""
+
+    def function(values: Values, _: Any) -> None:
+        values[out] = compute(values)
+
+    return function
+
+
 def _pointwise(state: Translation, call: Call) -> Function:
     """The rule for elementwise operators; raises Unfit for all operators that are not in POINTWISE.
 
     It also raises Unfit if an argument is a number, which may change between steps. The only exception is the 0 of
     `threshold_backward`.
     """
-    name, numbers = full_name(call.op), [a for a in call.args if not isinstance(a, Slot)]
+    name, numbers = call.op.name(), [a for a in call.args if not isinstance(a, Slot)]
     if name not in POINTWISE or numbers != ([0] if name == "aten::threshold_backward" else []):
         raise Unfit(name)
     arguments = [state.argument(a) for a in call.args if isinstance(a, Slot)]
@@ -43,11 +52,7 @@ def _pointwise(state: Translation, call: Call) -> Function:
         raise Unfit("arguments of different shapes")
     if name == "aten::relu" and state.only_here(arguments[0]):
         op = torch.relu_
-
-    def function(v: Values, _: Any) -> None:
-        v[out] = op(*(v[a.number] if isinstance(a, Slot) else a for a in call.args))
-
-    return function
+    return _into(out, lambda v: op(*(v[a.number] if isinstance(a, Slot) else a for a in call.args)))
 
 
 def _relu_in_place(state: Translation, call: Call) -> Any:
@@ -61,32 +66,19 @@ def _view(state: Translation, call: Call) -> Any:
     x, out = state.argument(call.args[0]), state.made(call.result)
     shape = state.geometry[out].shape[1:]
     lead = int(state.cohort)
-
-    def function(v: Values, _: Any) -> None:
-        value = v[x]
-        v[out] = value.reshape(*value.shape[:lead], *shape, value.shape[-1])
-
-    return function
+    return _into(out, lambda v: v[x].reshape(*v[x].shape[:lead], *shape, v[x].shape[-1]))
 
 
 def _transpose(state: Translation, call: Call) -> Any:
     x, out = state.argument(call.args[0]), state.made(call.result, "turned")
-
-    def function(v: Values, _: Any) -> None:
-        v[out] = v[x]
-
-    return function
+    return _into(out, lambda v: v[x])
 
 
 def _linear(state: Translation, call: Call) -> Any:
     b, x, w = state.weight(call.args[0]), state.argument(call.args[1]), state.weight(call.args[2], turned=True)
     out = state.made(call.result)
     product = torch.baddbmm if state.cohort else torch.addmm
-
-    def function(v: Values, _: Any) -> None:
-        v[out] = product(v[b].unsqueeze(-1), v[w], v[x])
-
-    return function
+    return _into(out, lambda v: product(v[b].unsqueeze(-1), v[w], v[x]))
 
 
 def _product(state: Translation, call: Call) -> Any:
@@ -99,11 +91,7 @@ def _product(state: Translation, call: Call) -> Any:
         return lambda v, out: torch.mm(v[g], v[x].t(), out=out[i])
     g, w, result = state.argument(left), state.weight(call.args[1]), state.made(call.result)
     product = torch.bmm if state.cohort else torch.mm
-
-    def function(v: Values, _: Any) -> None:
-        v[result] = product(v[w].transpose(-2, -1), v[g])
-
-    return function
+    return _into(result, lambda v: product(v[w].transpose(-2, -1), v[g]))
 
 
 def _sum(state: Translation, call: Call) -> Any:
@@ -135,7 +123,7 @@ def _convolution_backward(state: Translation, call: Call) -> Any:
     g, x, shape = state.argument(g), state.argument(x), state.parameters[-1 - w].shape
     rows, needs_input = (state.gradient(made[1]), state.gradient(made[2])), bool(mask[0])
     forward = next(
-        c for c in state.calls if full_name(c.op) == "aten::convolution" and c.args[:2] == (call.args[1], weight)
+        c for c in state.calls if c.op.name() == "aten::convolution" and c.args[:2] == (call.args[1], weight)
     )
     layer, patches = Convolution(shape[1], (shape[2], shape[3]), tuple(padding)), PATCHES + forward.result.number
     if list(forward.args[3:5]) != [stride, padding]:
@@ -166,11 +154,7 @@ def _max_pool(state: Translation, call: Call) -> Any:
 def _pool_backward(state: Translation, call: Call) -> Any:
     g, x, pool = state.argument(call.args[0]), state.argument(call.args[1]), _pool(state, list(call.args[2:-1]))
     indices, out = state.argument(call.args[-1], "indices"), state.made(call.result)
-
-    def function(v: Values, _: Any) -> None:
-        v[out] = pool.backward(v[g], v[x], v[indices])
-
-    return function
+    return _into(out, lambda v: pool.backward(v[g], v[x], v[indices]))
 
 
 def _pool(state: Translation, options: list[Any]) -> Pool:
@@ -187,23 +171,19 @@ def _log_softmax(state: Translation, call: Call) -> Any:
         raise Unfit("another softmax")
     out, cohort = state.made(call.result, "log p"), state.cohort
     state.scores = x
-
-    def function(v: Values, _: Any) -> None:
-        # a cohort's scores as images of one row: torch has cross-entropy kernels for images
-        v[out] = F.log_softmax(v[x].unsqueeze(2) if cohort else v[x].t().contiguous(), 1)
-
-    return function
+    # a cohort's scores as images of one row: torch has cross-entropy kernels for images
+    return _into(out, lambda v: F.log_softmax(v[x].unsqueeze(2) if cohort else v[x].t().contiguous(), 1))
 
 
 def _log_softmax_backward(state: Translation, call: Call) -> Any:
     g, log_p = state.argument(call.args[0], "of log p"), state.argument(call.args[1], "log p")
     out, cohort = state.made(call.result), state.cohort
 
-    def function(v: Values, _: Any) -> None:
-        back = _aten._log_softmax_backward_data(v[g], v[log_p], 1, v[log_p].dtype)
-        v[out] = back.squeeze(2) if cohort else back.t().contiguous()
+    def compute(v: Values) -> Tensor:
+        back: Tensor = _aten._log_softmax_backward_data(v[g], v[log_p], 1, v[log_p].dtype)
+        return back.squeeze(2) if cohort else back.t().contiguous()
 
-    return function
+    return _into(out, compute)
 
 
 def _cross_entropy(state: Translation, call: Call) -> Any:
@@ -232,16 +212,15 @@ def _cross_entropy_backward(state: Translation, call: Call) -> Any:
     log_p, y, total = state.argument(log_p, "log p"), state.argument(y, "labels"), state.argument(total, "total")
     out, cohort = state.made(call.result, "of log p"), state.cohort
 
-    def function(v: Values, _: Any) -> None:
+    def compute(v: Values) -> Any:
         if not cohort:
             one = v[log_p].new_ones(())
-            v[out] = _aten.nll_loss_backward(one, v[log_p], v[y], None, 1, IGNORED, v[total])
-            return
+            return _aten.nll_loss_backward(one, v[log_p], v[y], None, 1, IGNORED, v[total])
         each, total_weight, count = v[total]
         g = (1 / count).expand_as(each)
-        v[out] = _aten.nll_loss2d_backward(g, v[log_p], v[y].unsqueeze(1), None, 0, IGNORED, total_weight)
+        return _aten.nll_loss2d_backward(g, v[log_p], v[y].unsqueeze(1), None, 0, IGNORED, total_weight)
 
-    return function
+    return _into(out, compute)
 
 
 RULES: dict[str, Rule] = {
@@ -265,5 +244,5 @@ RULES: dict[str, Rule] = {
 def rule_of(call: Call) -> Rule:
     """The rule that translates this call. Raises Unfit for a call with keyword arguments or without results."""
     if call.kwargs or not call.results():
-        raise Unfit(full_name(call.op))
-    return RULES.get(full_name(call.op), _pointwise)
+        raise Unfit(call.op.name())
+    return RULES.get(call.op.name(), _pointwise)

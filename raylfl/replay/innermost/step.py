@@ -10,9 +10,9 @@ from torch import Tensor
 
 from raylfl.replay.innermost.rules import Function, Values, rule_of
 from raylfl.replay.innermost.translation import IGNORED, Translation, Unfit
-from raylfl.replay.recorded.calls import Call, Recording, full_name
+from raylfl.replay.recorded.calls import Call, Recording
 from raylfl.replay.recorded.memory import Arena
-from raylfl.replay.recorded.program import compile_calls
+from raylfl.replay.recorded.program import Program, compile_calls
 
 LARGEST = 32  # samples of one client at a time; the patches of more samples do not fit in a core's caches
 FEW = 8  # largest number of input channels with which a convolution is faster in this memory order
@@ -44,7 +44,9 @@ class Innermost:
         translation = Translation(recording, parameters, cohort)
         self.cohort, self.shape, self.loss = cohort, translation.geometry[0].shape[1:], translation.plan.loss
         self.arena = arena
-        self._fixed: dict[Any, Any] = {}  # function and layout -> its calls; None: called once; False: not possible
+        self._fixed: dict[
+            Any, Program | bool | None
+        ] = {}  # by function and layout; None: called once; False: impossible
         self.calls: list[_TranslatedCall] = []
         self._forward = 0  # the number of calls in front of the cross-entropy
         for k, call in enumerate(translation.calls):
@@ -116,8 +118,10 @@ class Innermost:
         elif self._fixed[key] is None:
             self._fixed[key] = compile_calls(function, inputs, out, self.arena) or False
         fixed = self._fixed[key]
+        if isinstance(fixed, Program):
+            return fixed((*inputs, *out))[0]
         with torch._C._AutoDispatchBelowAutograd():
-            return fixed(None, *inputs, *out)[0] if fixed else function()
+            return function()
 
     def _outputs(self, x: Tensor, weights: Sequence[Tensor]) -> Tensor:
         values = self._begin(x, weights)
@@ -144,6 +148,6 @@ class Innermost:
 
 def _text(translation: Translation, call: Call) -> str:
     """A description of the call without the number of samples, so that it is equal for all batch sizes."""
-    name, results = full_name(call.op), call.results()
+    name, results = call.op.name(), call.results()
     plain = translation.geometry[results[0]].shape[1:] if name == "aten::view" else call.args
     return f"{results} = {name}({call.slots()}, {plain})"

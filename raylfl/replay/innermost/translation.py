@@ -1,14 +1,16 @@
 """The state of a translation: the kinds of values in a recording, and the uses of each value."""
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from raylfl.replay.innermost.patches import Convolution
-from raylfl.replay.recorded.calls import Call, Recording, Slot, full_name
-from raylfl.replay.recorded.plan import reduce_calls
+from raylfl.replay.recorded.calls import Call, Geometry, Recording, Slot
+from raylfl.replay.recorded.plan import reduce_calls, without_dead_calls
 from raylfl.replay.recorded.pools import pools_first
 
 IGNORED = -100  # the class label of samples that cross-entropy leaves out (torch's ignore_index)
@@ -36,16 +38,20 @@ class Translation:
         labels).
         """
         self.cohort, self.parameters = cohort, parameters
-        self.plan = reduce_calls(recording)
-        self.calls, self.geometry = pools_first(self.plan.calls, self.plan.geometry, self.plan.returned)
+        plan = reduce_calls(recording)
+        if None in plan.gradients:
+            raise Unfit("parameters without a gradient")
+        makers = [_maker(k, plan.geometry) for k in plan.gradients if k is not None]
+        self.plan = without_dead_calls(replace(plan, gradients=makers))
+        self.calls, self.geometry = pools_first(self.plan.calls, self.plan.geometry, self.plan.results)
         self.size = self.geometry[0].shape[0]
         self.kinds: dict[int, str] = {0: "rows", 1: "labels"}
         self.users = Counter(k for call in self.calls for k in set(call.slots()))
-        self.parameter_of = {k: i for i, k in enumerate(self.plan.gradients)}
+        self.parameter_of = {k: i for i, k in enumerate(makers)}
         self.convolutions: list[Convolution] = []
         self.written: set[int] = set()  # parameters whose gradients are written
         self.scores = -1  # the value with the network's outputs, the input of the cross-entropy
-        if None in self.plan.gradients or len(self.parameter_of) < len(parameters):
+        if len(self.parameter_of) < len(parameters):
             raise Unfit("parameters without a gradient of their own")
         if self.plan.logged or self.plan.leaves != 2 or recording.modes:
             raise Unfit("logged values, a step that sets modes, or batches that are not (inputs, labels)")
@@ -59,7 +65,7 @@ class Translation:
     def only_here(self, k: int) -> bool:
         """Whether value k is a linear layer's or convolution's result and used by one call, which may overwrite it."""
         maker = next((call for call in self.calls if k in call.results()), None)
-        return maker is not None and full_name(maker.op) in LAYERS and self.users[k] == 1
+        return maker is not None and maker.op.name() in LAYERS and self.users[k] == 1
 
     def is_aliased(self, k: int, call: Call) -> bool:
         """Whether calls after `call` use another value in the memory of value k, which `call` overwrites."""
@@ -111,3 +117,10 @@ class Translation:
 
 def _same_memory(a: Tensor, b: Tensor) -> bool:
     return (a.data_ptr(), a.shape, a.stride()) == (b.data_ptr(), b.shape, b.stride())
+
+
+def _maker(k: int, geometry: Mapping[int, Geometry]) -> int:
+    """The value that first used the memory of value k, if both have the same entries in the same order; else k."""
+    layout, base = geometry[k], geometry[geometry[k].base]
+    same = layout.contiguous and base.contiguous and math.prod(layout.shape) == math.prod(base.shape)
+    return layout.base if same else k

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from raylfl.replay.step_log import LogCall
 
-T = TypeVar("T")
 
-
-class Slot(NamedTuple):
+@dataclass(frozen=True)
+class Slot:
     """A reference to a value (tensor) of the recording, by its number."""
 
     number: int
@@ -33,27 +32,20 @@ class Geometry(NamedTuple):
     dtype: torch.dtype
 
     @staticmethod
-    def of(tensor: Tensor, base: int, start: int = 0) -> Geometry:
-        return Geometry(base, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()) - start, tensor.dtype)
+    def of(tensor: Tensor, base: int) -> Geometry:
+        return Geometry(base, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), tensor.dtype)
+
+    def empty(self, device: str = "cpu") -> Tensor:
+        """An uninitialised tensor with this layout, in memory of its own."""
+        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=device)
 
     @property
     def contiguous(self) -> bool:
         """Whether the entries are contiguous in memory, in the row-major order of their indices."""
-        expected = 1
-        for size, stride in zip(reversed(self.shape), reversed(self.stride), strict=True):
-            if size != 1 and stride != expected:
-                return False
-            expected *= size
-        return True
+        return self.empty("meta").is_contiguous()
 
 
 READ_NONE = ("ones_like", "zeros_like", "full_like", "new_zeros", "new_ones", "new_full")  # read a tensor's shape only
-
-
-def full_name(op: Any) -> str:
-    """The name of an operator with its overload, such as aten::mm or aten::sum.dim_IntList."""
-    overload = op._schema.overload_name
-    return f"{op._schema.name}.{overload}" if overload else str(op._schema.name)
 
 
 @dataclass
@@ -99,7 +91,7 @@ class Call:
     @property
     def draws(self) -> bool:
         """Whether the call may draw random numbers; assumed for all operators that users define."""
-        return torch.Tag.nondeterministic_seeded in self.op.tags or self.op.namespace not in ("aten", "prims", "raylfl")
+        return torch.Tag.nondeterministic_seeded in self.op.tags or self.op.namespace not in ("aten", "prims")
 
     @property
     def factory(self) -> bool:
@@ -114,48 +106,34 @@ class Recording:
     """The operator calls of one training step with its backward pass; tensors are numbered values.
 
     geometry: the memory layout of each value, by number. leaves: the number of tensors of the batch, which are the
-    first values. inputs: parameters, buffers and tensors in attributes, by number. constants: tensors that the step
-    makes from plain numbers, by number. loss: the number of the loss. gradients: the number of the gradient of each
-    parameter; None if the loss does not depend on it. buffers: the numbers of the values that exist before the step and
-    may be overwritten. logged: the calls of `self.log`, with a `Slot` in place of each tensor. modes: (part of the
-    module, its training mode after the step) of each part whose mode the step sets.
+    first values. constants: the tensors that are the same objects in every step, by number (parameters, buffers,
+    tensors in attributes, tensors that the step makes of plain numbers). loss: the number of the loss. gradients: the
+    number of the gradient of each parameter; None if the loss does not depend on it. buffers: the numbers of the values
+    that exist before the step and may be overwritten. logged: the calls of `self.log`, with a `Slot` in place of each
+    tensor. modes: (part of the module, its training mode after the step) of each part whose mode the step sets.
     """
 
     calls: list[Call]
     geometry: dict[int, Geometry]
     leaves: int
-    inputs: dict[int, Tensor]
     constants: dict[int, Tensor]
     loss: int
-    gradients: list[int | None]
-    buffers: set[int]
+    gradients: list[int | None] = field(default_factory=list)
+    buffers: set[int] = field(default_factory=set)
     logged: list[LogCall] = field(default_factory=list)
     modes: list[tuple[nn.Module, bool]] = field(default_factory=list)
 
+    @property
+    def returned(self) -> list[int]:
+        """The numbers of the values that outlive the step: the loss and the logged values."""
+        return [self.loss, *numbers_in([call.value for call in self.logged])]
 
-def parts_of(value: Any, kind: type[T]) -> Iterator[T]:
-    """All parts of type `kind` in nested lists, tuples and dicts."""
-    if isinstance(value, kind):
-        yield value
-    elif isinstance(value, (list, tuple, dict)):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from parts_of(part, kind)
+    @property
+    def results(self) -> set[int]:
+        """The numbers of the values that the step computes: loss, logged values and gradients."""
+        return {*self.returned, *(k for k in self.gradients if k is not None)}
 
 
 def numbers_in(value: Any) -> list[int]:
     """The numbers of all `Slot`s in nested lists, tuples and dicts."""
-    return [slot.number for slot in parts_of(value, Slot)]
-
-
-def map_parts(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
-    """A copy of nested lists, tuples and dicts with `change` applied to all parts of type `kind`.
-
-    Tuples become lists.
-    """
-    if isinstance(value, kind):
-        return change(value)
-    if isinstance(value, (list, tuple)):
-        return [map_parts(part, kind, change) for part in value]
-    if isinstance(value, dict):
-        return {name: map_parts(part, kind, change) for name, part in value.items()}
-    return value
+    return [slot.number for slot in tree_leaves(value) if isinstance(slot, Slot)]

@@ -68,28 +68,25 @@ def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor | None
     return zeros.scatter(-1, tensor[..., None], 1)
 
 
-def forbidden(
-    op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], fixed: Callable[[torch.Tensor], bool]
-) -> str | None:
+def forbidden(op: Any, args: tuple[Any, ...], fixed: Callable[[torch.Tensor], bool]) -> str | None:
     """The reason why a recording of this call would not be valid for tensors with other values; None if it is valid.
 
-    op, args, kwargs: the called operator and its arguments. fixed: whether a tensor has the same entries in every step.
+    op, args: the called operator and its arguments. fixed: whether a tensor has the same entries in every step.
     The reason is the end of a sentence that begins with `training_step`.
     """
-    tags, name = op.tags, op._schema.name.removeprefix("aten::")
-    read = args[1:] if name == "masked_select" else args
-    if torch.Tag.data_dependent_output in tags and not all(fixed(t) for t in read if isinstance(t, torch.Tensor)):
+    tags, name, read = op.tags, op._schema.name.removeprefix("aten::"), args
+    if name == "index":
+        read = tuple(i for i in args[1] if i is not None and i.dtype in (torch.bool, torch.uint8))
+    elif name == "masked_select":
+        read = args[1:]
+    varies = not all(fixed(part) for part in read if isinstance(part, torch.Tensor))
+    if varies and torch.Tag.data_dependent_output in tags:
         shown = "`.item`, `int`, `float` or `if`" if name == "_local_scalar_dense" else f"`{name.lstrip('_')}`"
         return f"reads a tensor's values ({shown})"
-    if torch.Tag.dynamic_output_shape in tags or name in VALUE_SHAPED:
-        if name == "index":
-            read = tuple(i for i in args[1] if i is not None and i.dtype in (torch.bool, torch.uint8))
-        if not all(fixed(t) for t in read if isinstance(t, torch.Tensor)):
-            return f"makes tensors whose shapes depend on values (`{name}`)"
-    if name in ("set_", "set_data", "resize_") or (torch.Tag.inplace_view in tags and op not in AS_VIEWS):
+    if varies and (torch.Tag.dynamic_output_shape in tags or name in VALUE_SHAPED):
+        return f"makes tensors whose shapes depend on values (`{name}`)"
+    if torch.Tag.inplace_view in tags and op not in AS_VIEWS:
         return f"changes a tensor's shape in place (`{name}`)"
-    if any(isinstance(value, torch.Generator) for value in (*args, *kwargs.values())):
-        return "draws from a generator of its own"
     return None
 
 
@@ -103,7 +100,7 @@ AS_VIEWS = {  # in-place operators on a tensor's shape, recorded as views; torch
     _aten.as_strided_.default: _aten.as_strided.default,
     _aten.detach_.default: _aten.detach.default,
 }
-VALUE_SHAPED = {"_pack_padded_sequence", "_pad_packed_sequence", "_ctc_loss", "repeat_interleave", "bincount"}
+VALUE_SHAPED = {"_pack_padded_sequence", "_pad_packed_sequence"}  # although torch does not say so
 
 
 def line_of_step() -> str:

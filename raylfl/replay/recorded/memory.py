@@ -5,7 +5,6 @@ the same in every step. Views of such values are then the same tensors in every 
 values share memory if the last use of one is before the first use of the other.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -14,13 +13,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from raylfl.replay.recorded.calls import Call, Geometry, Slot, full_name
-from raylfl.replay.recorded.plan import Plan
+from raylfl.replay.recorded.calls import Call, Geometry, Recording, Slot
 from raylfl.replay.recorded.source import ALIGNMENT, WRITES_OUT
 
 LARGEST = 2**25  # bytes; in larger steps the overhead of calls hardly counts, and this memory is never freed
 COPIES = ("aten::clone", "aten::_to_copy")
-EMPTY = ("aten::empty", "aten::empty_like", "aten::new_empty", "aten::empty_strided", "aten::new_empty_strided")
 ZEROS = ("aten::zeros", "aten::zeros_like", "aten::new_zeros")
 RESIZING = ("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy")  # enlarge what they write to
 
@@ -77,7 +74,7 @@ class _Blocks:
         return begin
 
 
-def in_fixed_memory(plan: Plan, arena: Arena) -> Plan:
+def in_fixed_memory(plan: Recording, arena: Arena) -> Recording:
     """The plan with its values in fixed places of this arena, wherever a call can write there; for CPUs only.
 
     Loss and logged values are not in the arena, because they outlive the step. Matrix products that `Source` may write
@@ -85,20 +82,23 @@ def in_fixed_memory(plan: Plan, arena: Arena) -> Plan:
     unchanged.
     """
     geometry, last = plan.geometry, _last_uses(plan)
-    outlive = {geometry[k].base for k in (plan.loss, *plan.logged)}
+    outlive = {geometry[k].base for k in plan.returned}
     rows, blocks = {k for k in plan.gradients if k is not None}, _Blocks()
     calls, fixed, begins = [], list[int](), dict[int, int]()
     for position, call in enumerate(plan.calls):
         results = _results(call)
-        if call.views or full_name(call.op) == "aten::_unsafe_view":
+        if call.views or call.op.name() == "aten::_unsafe_view":
             if results and all(geometry[k].base in begins for k in results):
                 fixed += results
                 continue
         elif results and all(geometry[k].base == k and k not in outlive for k in results):
-            in_row = full_name(call.op) in WRITES_OUT and not rows.isdisjoint(results)
+            in_row = call.op.name() in WRITES_OUT and not rows.isdisjoint(results)
             writing = None if in_row else _writing(call, results)
             if writing is not None:
-                begins |= {k: blocks.take(_bytes(geometry[k]), position, last[k]) for k in results}
+                begins |= {
+                    k: blocks.take(geometry[k].empty("meta").untyped_storage().nbytes(), position, last[k])
+                    for k in results
+                }
                 fixed += results
                 calls += writing
                 continue
@@ -110,7 +110,7 @@ def in_fixed_memory(plan: Plan, arena: Arena) -> Plan:
     return replace(plan, calls=calls, constants=plan.constants | tensors)
 
 
-def _last_uses(plan: Plan) -> dict[int, int]:
+def _last_uses(plan: Recording) -> dict[int, int]:
     """The number of the last call that uses each memory; the key is the number of the value that first used the memory.
 
     The memory of a gradient gets the number of calls in the plan, because gradients are needed after the last call.
@@ -121,14 +121,9 @@ def _last_uses(plan: Plan) -> dict[int, int]:
 
 def _results(call: Call) -> list[int]:
     """The numbers of a call's results; empty if a result is no tensor, or if the call overwrites an argument."""
-    parts = call.result if isinstance(call.result, list) else [call.result]
+    parts = call.result if isinstance(call.result, (list, tuple)) else [call.result]
     plain = all(isinstance(part, Slot) for part in parts) and not call.op._schema.is_mutable
     return [part.number for part in parts] if plain and call.op.namespace == "aten" else []
-
-
-def _bytes(geometry: Geometry) -> int:
-    entries = 1 + sum((size - 1) * stride for size, stride in zip(geometry.shape, geometry.stride, strict=True))
-    return entries * geometry.dtype.itemsize if math.prod(geometry.shape) else 0
 
 
 def _writing(call: Call, results: Sequence[int]) -> list[Call] | None:
@@ -138,8 +133,6 @@ def _writing(call: Call, results: Sequence[int]) -> list[Call] | None:
     overwrite the memory behind it.
     """
     name = str(call.op._schema.name)
-    if name in EMPTY:
-        return []
     if name in ZEROS:
         return [Call(_aten.zero_.default, (Slot(results[0]),), {}, Slot(results[0]))]
     if name in COPIES:

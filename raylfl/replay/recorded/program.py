@@ -7,24 +7,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raylfl.replay.contents import Refused
 from raylfl.replay.proof import same_bits
 from raylfl.replay.recorded.calls import Recording, Slot
 from raylfl.replay.recorded.memory import Arena, in_fixed_memory
-from raylfl.replay.recorded.merged import merge_calls
-from raylfl.replay.recorded.plan import reduce_calls
+from raylfl.replay.recorded.plan import reduce_calls, without_dead_calls
 from raylfl.replay.recorded.pools import pools_first
 from raylfl.replay.recorded.products import reverse_products
 from raylfl.replay.recorded.source import Source
-from raylfl.replay.recorded.tape import Tape, number_of
+from raylfl.replay.recorded.tape import Tape
 from raylfl.replay.step_log import LogCall
 
 
 class Program:
     """A compiled training step: a call writes the gradient and returns the loss and the logged values.
 
-    listing: the Python source. draws: whether the step draws random numbers from torch's generators. logs: whether it
-    calls `self.log`. modes: (part of the module, its training mode after the step) of each part whose mode it changes.
+    listing: the Python source. clients: the shape of the loss, () or (C,). draws: whether the step draws random numbers
+    from torch's generators. logs: whether it calls `self.log`.
     """
 
     def __init__(
@@ -36,29 +34,34 @@ class Program:
         client; its gradients are computed directly into the row [d] wherever the parameter's part of the row is aligned
         in memory. For a step of C clients, the positions of the parameters whose gradients are computed directly into
         the rows [C, d] that a call fills; the caller must compare the bits of these gradients. arena: memory on a CPU
-        for the values of calls that can write to given memory; None: each step allocates all values.
+        for the values of calls that can write to given memory; None: each step allocates all values, and `fastest` uses
+        no functions of its own.
         """
         self.recording, self.sizes, self.direct, self.arena = recording, sizes, direct, arena
-        plan = reduce_calls(recording, cohort=direct is not None)
+        plan = without_dead_calls(reduce_calls(recording))
         if direct:
             chosen = [k for i, k in enumerate(plan.gradients) if i in direct]
-            calls, geometry = reverse_products(plan.calls, plan.geometry, chosen, plan.returned)
+            calls, geometry = reverse_products(plan.calls, plan.geometry, chosen, plan.results)
             plan = replace(plan, calls=calls, geometry=geometry)
-        calls, geometry = pools_first(plan.calls, plan.geometry, plan.returned)
-        plan = replace(plan, calls=merge_calls(calls, geometry, plan.returned), geometry=geometry)
+        calls, geometry = pools_first(plan.calls, plan.geometry, plan.results)
+        plan = replace(plan, calls=calls, geometry=geometry)
         plan = plan if arena is None else in_fixed_memory(plan, arena)
         self.plan, self.calls, self.draws = plan, plan.calls, any(call.draws for call in plan.calls)
-        self.listing, namespace = Source(plan, sizes, direct).write()
+        self.listing, namespace = Source(plan, sizes, direct, faster=arena is not None).write()
         self._function = compile_source(self.listing, namespace)
-        self.logs, self.modes = bool(recording.logged), recording.modes
+        self.logs, self.clients = bool(recording.logged), recording.geometry[recording.loss].shape
 
-    def __call__(self, leaves: Sequence[Tensor], row: Tensor) -> tuple[Tensor, ...]:
-        """Runs the step and returns (loss, logged values...); the module's buffers change as in the step itself.
+    def __call__(self, leaves: Sequence[Tensor], row: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Runs the step and returns (loss, logged values...); buffers and modes change as in the step itself.
 
-        leaves: the tensors of the batch, in order. row: receives the gradient [d], or [C, d] for a step of C clients.
+        leaves: the tensors of the batch, in order. row: receives the gradient [d], or [C, d] for a step of C clients;
+        None if the recording has no gradients.
         """
         with torch._C._AutoDispatchBelowAutograd():
-            return self._function(row, *leaves)
+            results = self._function(row, *leaves)
+        for part, training in self.recording.modes:
+            part.training = training
+        return results
 
     def log_calls(self, values: Sequence[Tensor]) -> list[LogCall]:
         """The step's calls of `self.log` with these values, which `__call__` returned after the loss."""
@@ -71,42 +74,25 @@ class Program:
 
 def compile_calls(
     function: Callable[[], Tensor], read: Sequence[Tensor], written: Sequence[Tensor], arena: Arena
-) -> Callable[..., tuple[Tensor, ...]] | None:
-    """Runs `function` on a CPU; returns its operator calls compiled as one function, with fixed memory.
+) -> Program | None:
+    """Runs `function` on a CPU; returns the program of its operator calls, with fixed memory.
 
-    The compiled function is called as `step(None, *given, *written)`, with tensors of the same layouts, and returns a
-    1-tuple of the result of `function`. None is returned if `function` cannot be recorded, or if the bits of `step`
-    differ. read: the tensors that `function` reads. written: the tensors that it overwrites. arena: the fixed memory.
+    The program gets tensors with the layouts of `read` and `written`, and returns a 1-tuple of the result of
+    `function`. None is returned if `function` cannot be recorded, or if the program's bits differ. read: the tensors
+    that `function` reads. written: the tensors that it overwrites. arena: the fixed memory.
     """
-    tape, inputs = Tape(), (*read, *written)
-    try:
-        numbers = [tape.take_in(tensor) for tensor in inputs]
-        with torch.no_grad(), tape:
-            result = function()
-        if tape.reason is not None:
-            return None
-        recording = Recording(
-            calls=tape.calls,
-            geometry=tape.geometry,
-            leaves=len(inputs),
-            inputs={},
-            constants=tape.constants,
-            loss=number_of(result, tape),
-            gradients=[],
-            buffers=set(numbers[len(read) :]),
-        )
-    except Refused:
+    inputs = (*read, *written)
+    with torch.no_grad(), Tape(inputs) as tape:
+        result = function()
+    if tape.reason is not None:
         return None
-    finally:
-        tape.forget()
-    step = compile_source(*Source(in_fixed_memory(reduce_calls(recording), arena), (), None).write())
+    program = Program(tape.recording(result, buffers=set(map(tape.number_of, written))), (), arena=arena)
     expected = [tensor.clone() for tensor in (result, *written)]
     try:
-        with torch._C._AutoDispatchBelowAutograd():
-            (actual,) = step(None, *inputs)
+        (actual,) = program(inputs)
     except RuntimeError:  # an operator does not write into the memory that its `out` variant is given
         return None
-    return step if all(map(same_bits, expected, (actual, *written))) else None
+    return program if all(map(same_bits, expected, (actual, *written))) else None
 
 
 def compile_source(listing: str, namespace: dict[str, Any]) -> Callable[..., tuple[Tensor, ...]]:

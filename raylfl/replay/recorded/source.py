@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 
-from raylfl.replay.recorded.calls import Call, Slot, full_name
+from raylfl.replay.recorded.calls import Call, Recording, Slot
 from raylfl.replay.recorded.fastest import fastest
-from raylfl.replay.recorded.plan import Plan
 
 # functions that can write a gradient into its row (`out`), by operator
 WRITES_OUT = {"aten::mm": torch.mm, "aten::sum.dim_IntList": torch.sum, "aten::bmm": torch.bmm}
@@ -23,11 +22,11 @@ ALIGNMENT = 64  # bytes, the alignment of torch's allocations; BLAS rounds diffe
 class Source:
     """The generator of the Python source of a plan, the necessary operator calls of a recorded step.
 
-    sizes, direct: as in `Program`.
+    sizes, direct: as in `Program`. faster: as in `fastest`.
     """
 
-    def __init__(self, plan: Plan, sizes: Sequence[int], direct: Set[int] | None):
-        self.plan, self.sizes, self.direct = plan, sizes, direct
+    def __init__(self, plan: Recording, sizes: Sequence[int] = (), direct: Set[int] | None = None, faster: bool = True):
+        self.plan, self.sizes, self.direct, self.faster = plan, sizes, direct, faster
         self.namespace: dict[str, Any] = {"torch": torch, "row": None}
         self.functions: dict[int, str] = {}
 
@@ -35,7 +34,7 @@ class Source:
         """(source of a function `step`, its global names)."""
         plan = self.plan
         last = {k: position for position, call in enumerate(plan.calls) for k in (*call.slots(), *call.results())}
-        held = plan.returned | plan.constants.keys()
+        held = plan.results | plan.constants.keys()
         lines = [f"def step(row, {', '.join(f't{k}' for k in range(plan.leaves))}):"]
         copied, direct = self._pieces(lines)
         for position, call in enumerate(plan.calls):
@@ -46,7 +45,7 @@ class Source:
         if copied:
             pieces, gradients = ", ".join(f"g{i}" for i in copied), ", ".join(self._value(k) for k in copied.values())
             lines.append(f"    torch._foreach_copy_([{pieces}], [{gradients}])")
-        lines.append(f"    return {', '.join(map(self._value, [plan.loss, *plan.logged]))},")
+        lines.append(f"    return {', '.join(map(self._value, plan.returned))},")
         return "\n".join(lines) + "\n", self.namespace
 
     def _pieces(self, lines: list[str]) -> tuple[dict[int, int], dict[int, str]]:
@@ -69,7 +68,7 @@ class Source:
                 lines.append(f"    g{i}.zero_()")
                 continue
             maker = makers.get(k)
-            fresh = maker is not None and full_name(maker.op) in WRITES_OUT and geometry[k].base == k
+            fresh = maker is not None and maker.op.name() in WRITES_OUT and geometry[k].base == k
             aligned = begin[i] * geometry[k].dtype.itemsize % ALIGNMENT == 0
             fresh = fresh and (aligned if self.direct is None else i in self.direct)
             if geometry[k].shape != (self.sizes[i],):
@@ -85,9 +84,9 @@ class Source:
         arguments = [self._text(a) for a in call.args] + [f"{name}={self._text(a)}" for name, a in call.kwargs.items()]
         piece = direct.get(call.result.number) if isinstance(call.result, Slot) else None
         if piece is None:
-            function = fastest(call, self.plan.geometry)
+            function = fastest(call, self.plan.geometry, self.faster)
         else:
-            function = WRITES_OUT[full_name(call.op)]
+            function = WRITES_OUT[call.op.name()]
             arguments.append(f"out={piece}")
         text = f"{self._bound(function, call.op._schema.name.split('::')[-1])}({', '.join(arguments)})"
         target = _target(call.result)

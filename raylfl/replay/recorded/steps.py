@@ -56,7 +56,6 @@ class RecordedSteps:
         loss: Loss,
         gradient: Gradient,
         log: StepLog | None = None,
-        clients: Callable[[Any], tuple[int, ...]] = lambda content: (),
         changing: Callable[[Any], Sequence[Tensor]] = lambda content: (),
         seen: int = SEEN,
         reference: Step | None = None,
@@ -64,11 +63,10 @@ class RecordedSteps:
         """Training steps of this module.
 
         loss: gives the loss of a batch's content. gradient: gives one gradient per parameter for a loss. log: receives
-        the values that the step logs. clients: gives the leading shape of losses and gradients for a content, () for a
-        single client and (C,) for a cohort. changing: gives the tensors of a content that the step may overwrite. seen:
+        the values that the step logs. changing: gives the tensors of a content that the step may overwrite. seen:
         the number of steps of a kind before the first recording. reference: the step; None: `loss` and `gradient`.
         """
-        self.clients, self.changing, self.seen = clients, changing, seen
+        self.changing, self.seen = changing, seen
         self.log, self.reference = log or StepLog(), reference or self._by_autograd
         self.module, self.loss, self.gradient = module, loss, gradient
         numbers = {id(p): name for name, p in module.named_parameters()}
@@ -77,7 +75,7 @@ class RecordedSteps:
         self.device, self.dtype = parameters[0].device, parameters[0].dtype
         self.parts = list(module.modules())
         self.kinds: dict[Any, _Kind] = {}
-        self.refusal = _compiled_part(module) if self.device.type == "cpu" else "runs on a GPU"
+        self.refusal = None if self.device.type == "cpu" else "runs on a GPU"
         self.arena = Arena()
         self.evaluations = 0
         self._doubted = False  # whether the next step must be compared
@@ -120,9 +118,7 @@ class RecordedSteps:
 
         program: from the method `program`, for this content. The calls of `self.log` are passed to `log.sink`.
         """
-        loss, *values = program(leaves_of(content), row := self._new_row(content))
-        for part, training in program.modes:
-            part.training = training
+        loss, *values = program(leaves_of(content), row := self._new_row(program.clients))
         if program.logs and self.log.sink is not None:
             for call in program.log_calls(values):
                 self.log.sink(call.name, call.value, **call.options)
@@ -177,20 +173,17 @@ class RecordedSteps:
         """
         with start.again():
             try:
+                content = map_leaves(content, _apart)
+                step = partial(self.loss, map_leaves(content), t)
                 recording = record(
-                    self.module,
-                    leaves_of(content),
-                    partial(self.loss, map_leaves(content), t),
-                    self.gradient,
-                    self.log,
-                    self.changing(content),
+                    self.module, leaves_of(content), step, self.gradient, self.log, self.changing(content)
                 )
             except Exception as error:
                 recording = f"fails when it is repeated ({headline(error)})"
         if isinstance(recording, str):
             self._refuse(recording)
             return None
-        clients, direct = self.clients(content), None
+        clients, direct = recording.geometry[recording.loss].shape, None
         if clients:  # small gradients are copied: that is cheap, and equal bits in one comparison could be chance
             direct = {i for i, size in enumerate(self.sizes) if clients[0] * size >= DECISIVE}
         return Program(recording, self.sizes, direct, self.arena)
@@ -202,56 +195,47 @@ class RecordedSteps:
         """
         program = kind.program
         assert program is not None
-        differs = self._replay_differs(program, content, start, outcome)
+        replayed = self._replay(program, content, start)
+        differs = self._difference(outcome, replayed)
         if differs is None or kind.replays:
             return differs
-        if program.direct:
-            program = self._only_equal(program, content, start, outcome.row)
-            differs = self._replay_differs(program, content, start, outcome)
-        if differs is not None and program.arena is not None:
+        if program.direct:  # only those gradients go directly into their rows that then have autograd's bits
+            row = torch.full_like(outcome.row, torch.nan) if isinstance(replayed, str) else replayed.row
+            pairs = zip(row.split(self.sizes, -1), outcome.row.split(self.sizes, -1), strict=True)
+            equal = {i for i, pair in enumerate(pairs) if same_bits(*pair)}
+            program = Program(program.recording, self.sizes, program.direct & equal, self.arena)
+            differs = self._difference(outcome, self._replay(program, content, start))
+        if differs is not None:
             program = Program(program.recording, self.sizes, program.direct)
-            differs = self._replay_differs(program, content, start, outcome)
+            differs = self._difference(outcome, self._replay(program, content, start))
         kind.program = program
         return differs
 
-    def _replay_differs(self, program: Program, content: Any, start: StepState, outcome: Outcome) -> str | None:
-        try:
-            differs = difference(outcome, self._replay(program, content, start), self.pieces)
-        except RuntimeError as error:
-            return f"cannot be replayed ({headline(error)})"
-        return None if differs is None else f"has other results when it is replayed: {differs}"
+    def _difference(self, outcome: Outcome, replayed: Outcome | str) -> str | None:
+        """How a replay differs from a step, as text; None if all bits are equal. replayed: as from `_replay`."""
+        if isinstance(replayed, str):
+            return replayed
+        differs = difference(outcome, replayed, self.pieces)
+        return differs and f"has other results when it is replayed: {differs}"
 
-    def _replay(self, program: Program, content: Any, start: StepState) -> Outcome:
-        """The outcome of a replay from this state; the current state is kept."""
+    def _replay(self, program: Program, content: Any, start: StepState) -> Outcome | str:
+        """The outcome of a replay from this state, or why there is none; the current state is kept."""
         with start.again():
-            loss, *values = program(leaves_of(content), row := self._new_row(content).fill_(torch.nan))
-            for part, training in program.modes:
-                part.training = training
+            row = self._new_row(program.clients).fill_(torch.nan)
+            try:
+                loss, *values = program(leaves_of(content), row)
+            except RuntimeError as error:
+                return f"cannot be replayed ({headline(error)})"
             return start.outcome(loss, row, _tensors(program.log_calls(values)))
 
-    def _new_row(self, content: Any) -> Tensor:
-        return torch.empty(*self.clients(content), sum(self.sizes), device=self.device, dtype=self.dtype)
-
-    def _only_equal(self, program: Program, content: Any, start: StepState, expected: Tensor) -> Program:
-        """A new program that computes only those gradients directly into their rows that then have autograd's bits.
-
-        program: computes all gradients in `program.direct` directly into their rows. start: the state before a step.
-        expected: the step's gradients by autograd.
-        """
-        assert program.direct is not None
-        try:
-            row = self._replay(program, content, start).row
-        except RuntimeError:
-            return Program(program.recording, self.sizes, set(), program.arena)
-        pieces = zip(row.split(self.sizes, -1), expected.split(self.sizes, -1), strict=True)
-        same = {i for i, (direct, by_autograd) in enumerate(pieces) if same_bits(direct, by_autograd)}
-        return Program(program.recording, self.sizes, program.direct & same, program.arena)
+    def _new_row(self, clients: Sequence[int]) -> Tensor:
+        return torch.empty(*clients, sum(self.sizes), device=self.device, dtype=self.dtype)
 
     def _by_autograd(self, content: Any, t: int) -> tuple[Tensor, Tensor]:
         loss = self.loss(content, t)
-        return loss.detach(), self._row(self.gradient(loss), self.clients(content))
+        return loss.detach(), self._row(self.gradient(loss), loss.shape)
 
-    def _row(self, rows: Sequence[Tensor | None], clients: tuple[int, ...]) -> Tensor:
+    def _row(self, rows: Sequence[Tensor | None], clients: Sequence[int]) -> Tensor:
         """The gradient [d] or [C, d] from one gradient per parameter (`rows`), with zeros in place of None."""
         pieces = [
             torch.zeros(*clients, size, device=self.device, dtype=self.dtype) if g is None else g.reshape(*clients, -1)
@@ -280,7 +264,7 @@ class RecordedSteps:
             loss, row = self.reference(map_leaves(content), earlier)
             again = start.outcome(loss, row, _tensors(logged))
         assert kind.program is not None
-        return self._replay_differs(kind.program, content, start, again) is None
+        return self._difference(again, self._replay(kind.program, content, start)) is None
 
     def _differs(self, kind: _Kind, t: int, reason: str, by_number: bool = True) -> None:
         """Ends all replays after a difference; raises Diverged if replays that may be wrong, too, have been used.
@@ -309,9 +293,7 @@ def _tensors(logged: Sequence[LogCall]) -> list[tuple[str, Tensor]]:
     return [(call.name, torch.as_tensor(call.value)) for call in logged if isinstance(call.value, plain)]
 
 
-def _compiled_part(module: nn.Module) -> str | None:
-    """The reason for a refusal if torch.compile has compiled a part of the module: it would compile the recording."""
-    for name, part in module.named_modules():
-        if part._compiled_call_impl is not None or type(part).__module__.startswith("torch._dynamo"):
-            return f"calls `{name}`, which torch.compile has compiled"
-    return None
+def _apart(leaf: Tensor) -> Tensor:
+    """A copy of a tensor of the batch with its strides, in memory of its own."""
+    copy = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype)
+    return copy.copy_(leaf.detach()).requires_grad_(leaf.requires_grad)
