@@ -1,12 +1,16 @@
 """Networks against hand-made parameter counts, plain formulas, and their own gradients client by client."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.func import functional_call, grad, vmap
 
+from raylfl.core.flat import FlatModule
+from raylfl.core.oracle import Batch, LoopOracle
+from raylfl.core.vectorized import VectorizedOracle
 from raylfl.data.digits import SyntheticImages
 from raylfl.errors import BadValue
 from raylfl.models import MODELS
@@ -15,6 +19,7 @@ from raylfl.models.networks import BasicBlock
 from raylfl.models.stack import Stack
 
 CLASSIFIERS = [entry.name for entry in MODELS if issubclass(entry.cls, Classifier)]
+by_vmap = partial(VectorizedOracle, by_hand=False)
 NARROW = {"vgg9": {"width": 4}, "resnet18": {"width": 4}}
 
 
@@ -109,67 +114,18 @@ def test_impossible_options_are_refused_by_name(name, init_args, key):
         build(name, **init_args)
 
 
-@pytest.mark.parametrize("name", CLASSIFIERS)
-def test_each_model_learns(name):
-    """Full-batch gradient descent on 20 noisy images: the loss falls below half of what it was."""
-    size = {"vgg9": 32, "cnn_fedaware": 18}.get(name, 16)
-    data = SyntheticImages(shape=(1, size, size), num_classes=4, num_train=20, num_test=4, noise=0.5)
-    wide = {"width": 8} if name in NARROW else {}
-    model = build(name, in_shape=data.in_shape, num_classes=4, **wide)
-    # small where He's initialisation makes gradients large, large where weights of 0.01 make them small
-    lr = {"cnn_sfl": 0.02, "cnn_fedaware": 0.3, "resnet18": 0.3}.get(name, 0.1)
-    steps = torch.optim.SGD(model.parameters(), lr=lr)
-    losses = []
-    for _ in range(100):
-        loss = model.training_step(data.train_dataset.tensors, 0)
-        losses.append(loss.item())
-        if losses[-1] < losses[0] / 2:
-            break
-        steps.zero_grad()
-        loss.backward()
-        steps.step()
-    assert min(losses) < losses[0] / 2
-
-
 @pytest.mark.parametrize("name", [*CLASSIFIERS, "resnet18-group"])
 def test_many_clients_in_one_call_get_the_gradients_of_a_loop(name):
-    """torch.func over parameters [C, ...] and batches [C, B, ...] in float64: the same to rounding."""
+    """vmap over parameters [C, d] in float64: the same to rounding."""
     name, _, norm = name.partition("-")
     options = {"norm": norm} if norm else {}
     options |= {"dropout": 0.0} if "dropout" in MODELS.get(name).cls.__init__.__annotations__ else {}
-    shape = (1, 32, 32)
-    model = build(name, in_shape=shape, num_classes=3, **NARROW.get(name, {}), **options).double()
-    generator = torch.Generator().manual_seed(1)
-    x = torch.randn(3, 2, *shape, generator=generator, dtype=torch.float64)
-    y = torch.randint(0, 3, (3, 2), generator=generator)
-    stacked = {key: torch.stack([p.detach() * (1 + 0.1 * c) for c in range(3)]) for key, p in model.named_parameters()}
-
-    def loss(params, x, y):
-        return functional_call(Step(model), {f"module.{k}": p for k, p in params.items()}, (x, y))
-
-    together = vmap(grad(loss))(stacked, x, y)
-    for c in range(3):
-        alone = grad(loss)({key: rows[c] for key, rows in stacked.items()}, x[c], y[c])
-        for key, g in alone.items():
-            torch.testing.assert_close(together[key][c], g, rtol=1e-9, atol=1e-12)
-
-
-class Step(nn.Module):
-    """`training_step` as a forward pass, the form that functional_call takes."""
-
-    def __init__(self, module):
-        super().__init__()
-        self.module = module
-
-    def forward(self, x, y):
-        return self.module.training_step((x, y), 0)
-
-
-def test_dropout_draws_for_each_client_apart_when_vectorised():
-    model = build("mlp", in_shape=(50,), hidden=[50], dropout=0.5)
-    x = torch.ones(4, 1, 50)
-    rows = vmap(lambda x: model.layers[:3](x), randomness="different")(x)
-    assert len({tuple(row.flatten().tolist()) for row in rows}) == 4
+    model = build(name, in_shape=(1, 32, 32), num_classes=3, **NARROW.get(name, {}), **options)
+    flat = FlatModule(model, torch.float64, torch.device("cpu"))
+    batches = [Batch((torch.randn(2, 1, 32, 32).double(), torch.tensor([c, 1])), 2) for c in range(3)]
+    x = flat.params * (1 + 0.1 * torch.arange(3.0).double()[:, None])
+    together, alone = (oracle(flat).gradients(x, batches, lambda c: 0) for oracle in (by_vmap, LoopOracle))
+    torch.testing.assert_close(together, alone, rtol=1e-9, atol=1e-12)
 
 
 def test_cnn_fedacs_mnist_is_affine_without_its_dropout():
