@@ -87,7 +87,7 @@ def step_profile(worker: Worker, peak: Peak | None = None) -> StepProfile | None
     peak: the machine's peak rates, measured if None.
     """
     steps, indices = worker.loop.steps, worker.setup.shards.indices
-    for key, kind in sorted(steps.kinds.items(), key=lambda item: -item[1].used):
+    for key, kind in sorted(steps.kinds.items(), key=lambda item: -item[1].replays.total()):
         if kind.program is None:
             continue
         program = kind.program

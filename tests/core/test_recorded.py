@@ -125,6 +125,17 @@ def check_bits(make, steps=9, dtype=torch.float32, channels_last=False, training
     return recorded, replayed
 
 
+def taken(recorded, module, count, t=lambda k: 0):
+    """Steps of a module, each of another client; whether each was replayed."""
+    found = []
+    for k in range(count):
+        content = module.batch(4)
+        program = recorded.program(content, t(k))
+        recorded.replay(program, content) if program else recorded.take(content, t(k))
+        found.append(program is not None)
+    return found
+
+
 IN_EVALUATION = [users.Residual, users.Images, users.LSTM, users.Encoder]  # with dropout or batch normalisation
 
 
@@ -136,24 +147,24 @@ IN_EVALUATION = [users.Residual, users.Images, users.LSTM, users.Encoder]  # wit
 def test_a_users_module_has_the_bits_of_autograd(kind, training):
     recorded, replayed = check_bits(kind, steps=16, training=training)
     assert recorded.refusal is None
-    assert replayed == 6  # the fifth to the seventh of each batch size; the first four and the eighth are checked
+    assert replayed >= 5  # of each kind of batch the fifth, seventh and eighth; others are checked
     programs = [kind.program for kind in recorded.kinds.values() if kind.program is not None]
     assert all(program.arena is recorded.arena for program in programs)  # without fixed memory the bits are equal, too
 
 
 @pytest.mark.parametrize("make", SHIPPED)
 def test_shipped_models_have_the_bits_of_autograd(make):
-    recorded, replayed = check_bits(make, steps=6, sizes=(4,))
+    recorded, replayed = check_bits(make, steps=5, sizes=(4,))
     assert recorded.refusal is None
-    assert replayed == 2
+    assert replayed == 1
 
 
 @pytest.mark.parametrize("make", SHIPPED[1:3] + SHIPPED[-1:])
 def test_so_they_have_in_channels_last_order_and_double_precision(make):
     for dtype in (torch.float32, torch.float64):
-        recorded, replayed = check_bits(make, steps=6, dtype=dtype, channels_last=True, sizes=(4,))
+        recorded, replayed = check_bits(make, steps=5, dtype=dtype, channels_last=True, sizes=(4,))
         assert recorded.refusal is None
-        assert replayed == 2
+        assert replayed == 1
 
 
 @torch.library.custom_op("raylfl_tests::noise", mutates_args=())
@@ -176,9 +187,10 @@ def test_a_users_operator_counts_as_one_that_draws_random_numbers():
     """Otherwise the generator would not be seeded before a replay."""
     module = Noisy()
     _, recorded = steps_of(module)
-    for _ in range(4):
+    for _ in range(2):
         recorded.take(module.batch(4))
-    assert recorded.program(module.batch(4)).draws
+    (kind,) = recorded.kinds.values()
+    assert kind.program.draws
 
 
 def logging_steps():
@@ -213,7 +225,7 @@ def test_what_a_step_logs_is_logged_by_its_replay():
         torch.manual_seed(k)
         recorded.replay(program, content) if program else recorded.take(content)
         assert recorded.refusal is None
-        assert (program is not None) == (k in (4, 5, 6))
+        assert (program is not None) == (k in (4, 6, 7))
         ours = seen[:3]  # the step is logged first; its repetitions are dropped with the values of the step
         del seen[:]
         torch.manual_seed(k)
@@ -269,21 +281,20 @@ def test_a_step_that_sets_modes_is_recorded_for_each_mode_that_it_finds_and_its_
             found.append(program is not None)
             assert not any(part.training for part in module.backbone.modules())
     assert recorded.refusal is None
-    assert found == [False] * 8 + [True] * 6 + [False] * 2  # the eighth step of a kind is compared
+    assert found == [False] * 8 + [True] * 2 + [False] * 2 + [True] * 4  # the sixth step of a kind is compared
 
 
 def test_a_tensor_in_an_attribute_may_be_written_to_by_other_code_and_share_memory_with_the_batch():
     module = users.AnchoredInBatch()
     _, recorded = steps_of(module)
-    for _ in range(4):
-        recorded.take(module.batch(4))
-    assert recorded.program(module.batch(4)) is not None, recorded.refusal
+    assert taken(recorded, module, 5) == [False] * 4 + [True]
     module.anchors[0].add_(1)
     recorded.doubt()
     assert recorded.program(module.batch(4)) is None
     recorded.take(content := module.batch(4))
     assert recorded.refusal is None
-    program = recorded.program(content)
+    (kind,) = recorded.kinds.values()
+    program = kind.program
     expected = module.training_step(content, 0)
     assert torch.equal(recorded.replay(program, content)[0], expected.detach())
 
@@ -320,7 +331,7 @@ def test_batches_of_one_sample_are_replayed_through_batch_normalisation():
 
     recorded, replayed = check_bits(make, steps=12, sizes=(4, 1))
     assert recorded.refusal is None
-    assert replayed == 4
+    assert replayed == 2
 
 
 def test_under_the_runs_autocast_replays_have_autograds_bits(runs):

@@ -1,5 +1,6 @@
 """Programs for the training steps of a module, one per kind of batch, used where their results were the step's own."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from raylfl.errors import BadConfig, headline
 from raylfl.replay.contents import Refused, kind_of, leaves_of, map_leaves
 from raylfl.replay.effects import StepState
-from raylfl.replay.proof import Diverged, Outcome, difference, power_of_two, same_bits
+from raylfl.replay.proof import Diverged, Outcome, Schedule, difference, same_bits
 from raylfl.replay.recorded.memory import Arena
 from raylfl.replay.recorded.program import Program
 from raylfl.replay.recorded.tape import record
@@ -28,14 +29,13 @@ Step = Callable[[Any, int], tuple[Tensor, Tensor]]  # content, number of the loc
 class _Kind:
     """The state of one kind of batch.
 
-    used: the number of its steps. program: made of one of them; replays: the number of its uses. compared: the numbers
-    of the local steps at which its results were the step's, on another batch than the recorded one.
+    used: the number of its steps that were not replayed. program: made of one of them. schedule: of the program's
+    comparisons with the step. replays: the number of the program's uses, by the number of the local step.
     """
 
     def __init__(self) -> None:
-        self.used, self.replays = 0, 0
+        self.used, self.schedule, self.replays = 0, Schedule(), Counter[int]()
         self.program: Program | None = None
-        self.compared: set[int] = set()
 
 
 class RecordedSteps:
@@ -43,8 +43,8 @@ class RecordedSteps:
 
     A kind of batch is given by shapes, dtypes, memory order and the modes of the module's parts. The step itself
     computes the first steps of a kind. One of them is recorded, and the next ones are repeated from the same state as
-    replays, whose results must be the same. A replay is compared again at the first local step of each number
-    (`batch_idx`), at each use of the kind whose number is a power of two, and after the evaluations of these numbers.
+    replays, whose results must be the same. `Schedule` says which steps are compared: also the first one of each number
+    (`batch_idx`).
 
     refusal: why steps of this module are not replayed; the step itself then computes all of them.
     """
@@ -77,8 +77,6 @@ class RecordedSteps:
         self.kinds: dict[Any, _Kind] = {}
         self.refusal = None if self.device.type == "cpu" else "runs on a GPU"
         self.arena = Arena()
-        self.evaluations = 0
-        self._doubted = False  # whether the next step must be compared
 
     @property
     def reason(self) -> str:
@@ -93,9 +91,9 @@ class RecordedSteps:
             raise BadConfig(f"runtime.step=recorded, but {name}.training_step {self.refusal} (leave it at auto)")
 
     def doubt(self) -> None:
-        """Requests a comparison of the next step if this is evaluation number 1, 2, 4, ...: it may change a step."""
-        self.evaluations += 1
-        self._doubted |= power_of_two(self.evaluations)
+        """Called before an evaluation, which may change a step."""
+        for kind in self.kinds.values():
+            kind.schedule.doubt()
 
     def program(self, content: Any, t: int = 0) -> Program | None:
         """The program with which to replay the step for a batch with this content; None: `take` must compute it.
@@ -105,12 +103,9 @@ class RecordedSteps:
         if self.refusal is not None:
             return None
         kind = self._kind(content)
-        if kind is None or kind.program is None:
+        if kind is None or kind.program is None or kind.schedule.due(None, t):
             return None
-        if self._doubted or t not in kind.compared or power_of_two(kind.used + 1):
-            return None
-        kind.used += 1
-        kind.replays += 1
+        kind.replays[t] += 1
         return kind.program
 
     def replay(self, program: Program, content: Any) -> tuple[Tensor, Tensor]:
@@ -127,8 +122,8 @@ class RecordedSteps:
     def take(self, content: Any, t: int = 0) -> tuple[Tensor, Tensor]:
         """(loss, gradient [d]) of a step, or (losses [C], gradients [C, d]) of a cohort, computed by the step itself.
 
-        t: the number of the local step. The step may also be recorded, or compared with its replay. Raises Diverged if
-        earlier steps of the kind were replayed and this replay differs.
+        t: the number of the local step. The step is recorded, or compared with the program of its kind. Raises Diverged
+        if earlier steps of the kind were replayed and this replay differs.
         """
         kind = None if self.refusal is not None else self._kind(content)
         if kind is None:
@@ -162,9 +157,6 @@ class RecordedSteps:
             self._refuse(differs)  # without an error: no replay of this program has been used
         elif differs is not None:
             self._differs(kind, t, differs, self._depends_on(kind, content, start))
-        elif not recorded:
-            kind.compared.add(t)
-            self._doubted = False
 
     def _record(self, content: Any, t: int, start: StepState) -> Program | None:
         """The program of a step that has just been carried out; None if it cannot be recorded.
@@ -257,7 +249,7 @@ class RecordedSteps:
 
     def _depends_on(self, kind: _Kind, content: Any, start: StepState) -> bool:
         """Whether the step on this content, at the number of an earlier local step, has the program's results."""
-        earlier = next(iter(kind.compared), None)
+        earlier = next(iter(kind.replays), None)
         if earlier is None:
             return False
         with start.again(), self.log.calls() as logged:
@@ -272,8 +264,8 @@ class RecordedSteps:
         by_number: whether a difference at the first local step of number t may come from this number alone, as in a
         step that does something else at batch_idx 5. No replay has been used at this number.
         """
-        alone = by_number and t not in kind.compared
-        replays = 0 if alone else sum(k.replays for k in self.kinds.values())
+        alone = by_number and t not in kind.replays
+        replays = 0 if alone else sum(k.replays.total() for k in self.kinds.values())
         self._refuse(reason)
         if replays:
             raise Diverged(
