@@ -10,14 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from raylfl.config.load import load_config
 from raylfl.core.flat import FlatModule
 from raylfl.core.oracle import Batch, LoopOracle
 from raylfl.core.vectorized import VectorizedOracle
-from raylfl.experiment.assemble import assemble
 from raylfl.replay.recorded import fastest, program, steps
 from raylfl.replay.recorded.calls import Call, Slot
-from raylfl.runtime.workers.backend import LocalBackend
 from raylfl.runtime.workers.evaluate import Recorder
 from raylfl.runtime.workers.training import TrainingLog
 from tests.core import user_modules as users
@@ -247,20 +244,3 @@ def test_recording_imports_no_compiler():
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def worker(model, **runtime):
-    config = {
-        "num_clients": 6,
-        "data": {"name": "synthetic_images", "init_args": {"shape": [1, 28, 28], "num_train": 120, "num_test": 10}},
-        "model": {"class_path": model},
-        "runtime": {"backend": "local", **runtime},
-    }
-    return LocalBackend(assemble(load_config(config)).setup)
-
-
-@pytest.mark.parametrize(("vectorize", "reason"), [("auto", None), ("never", "runtime.vectorize=never")])
-def test_a_dense_network_with_batch_normalisation_runs_in_cohorts_on_a_cpu(vectorize, reason):
-    backend = worker("benchmarks.users.Residual", vectorize=vectorize)
-    assert backend.one_by_one == reason
-    backend.close()

@@ -163,6 +163,7 @@ def test_dropout_differs_between_clients_and_repeats_with_the_seed():
         (Net(convolve=True), "auto", "cpu", "convolutions"),
         (Net(convolve=True), "always", "cpu", None),
         (Net(convolve=True), "auto", "cuda", None),
+        (Net(norm=True), "auto", "cpu", None),
         (Net(norm=True), "always", "cuda", "buffers"),
     ],
 )

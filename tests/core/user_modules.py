@@ -200,22 +200,6 @@ class Popped(Net):
         return F.cross_entropy(self(**batch), y)
 
 
-class FrozenEncoder(Net):
-    """A network on a frozen encoder in evaluation mode, for which torch has a fast path with other bits."""
-
-    def build(self):
-        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-        self.encoder, self.out = nn.TransformerEncoder(layer, 2).requires_grad_(False), nn.Linear(8, CLASSES)
-
-    def train(self, mode=True):
-        super().train(mode)
-        self.encoder.eval()
-        return self
-
-    def forward(self, x):
-        return self.out(self.encoder(x).mean(1))
-
-
 class Dense(Net):
     """The base of the modules in `refused_modules`."""
 
