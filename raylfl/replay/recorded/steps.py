@@ -164,14 +164,9 @@ class RecordedSteps:
         start: the state before the step.
         """
         with start.again():
-            try:
-                content = map_leaves(content, _apart)
-                step = partial(self.loss, map_leaves(content), t)
-                recording = record(
-                    self.module, leaves_of(content), step, self.gradient, self.log, self.changing(content)
-                )
-            except Exception as error:
-                recording = f"fails when it is repeated ({headline(error)})"
+            content = map_leaves(content, lambda leaf: leaf.detach().clone().requires_grad_(leaf.requires_grad))
+            step = partial(self.loss, map_leaves(content), t)
+            recording = record(self.module, leaves_of(content), step, self.gradient, self.log, self.changing(content))
         if isinstance(recording, str):
             self._refuse(recording)
             return None
@@ -283,9 +278,3 @@ def _tensors(logged: Sequence[LogCall]) -> list[tuple[str, Tensor]]:
     """(name, value) of each call of `self.log`; a value that is neither a tensor nor a number has no bits."""
     plain = (Tensor, bool, int, float)
     return [(call.name, torch.as_tensor(call.value)) for call in logged if isinstance(call.value, plain)]
-
-
-def _apart(leaf: Tensor) -> Tensor:
-    """A copy of a tensor of the batch with its strides, in memory of its own."""
-    copy = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype)
-    return copy.copy_(leaf.detach()).requires_grad_(leaf.requires_grad)

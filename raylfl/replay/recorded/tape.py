@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
+from raylfl.errors import headline
 from raylfl.replay.contents import leaves_of
 from raylfl.replay.recorded.calls import Call, Geometry, Recording, Slot
 from raylfl.replay.recorded.guards import AS_VIEWS, Watch, forbidden, line_of_step
@@ -144,13 +145,16 @@ def record(
 
     leaves: the tensors of the batch, which share no memory. step: computes the loss. gradients: computes the gradient
     of each parameter from the loss. log: the log of the step. changing: tensors of the batch that the step may
-    overwrite, besides the module's buffers. Errors of the step are raised.
+    overwrite, besides the module's buffers.
     """
     tape, watch, log = Tape(leaves), Watch(), log or StepLog()
     modes, buffers = [(part, part.training) for part in module.modules()], [*module.buffers(), *changing]
-    with log.calls() as logged, tape, watch.everywhere():
-        loss = step()
-        rows = gradients(loss)
+    try:
+        with log.calls() as logged, tape, watch.everywhere():
+            loss = step()
+            rows = gradients(loss)
+    except Exception as error:
+        return f"fails when it is repeated ({headline(error)})"
     reason = tape.reason or watch.reason or _unknown(logged)
     if reason is not None:
         return reason
@@ -180,8 +184,5 @@ def record_step(
     def gradient(value: Tensor) -> Sequence[Tensor | None]:
         return torch.autograd.grad(value, parameters, allow_unused=True)
 
-    try:
-        recording = record(module, leaves_of(content), lambda: loss(content), gradient)
-    except (RuntimeError, TypeError, ValueError, KeyError, AttributeError, IndexError):
-        return None  # the step itself will raise the error
+    recording = record(module, leaves_of(content), lambda: loss(content), gradient)
     return recording if isinstance(recording, Recording) else None
