@@ -100,7 +100,6 @@ class VectorizedOracle(Oracle):
         self.rows = StepLog()  # calls of `self.log` with one value a client
         self.steps = RecordedSteps(
             *(flat.module, flat.parameters, self.losses, self._gradients, self.rows),
-            changing=lambda args: args[1],
             seen=SEEN,
         )
         if step == "autograd":

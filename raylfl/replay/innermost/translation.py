@@ -10,7 +10,7 @@ from torch import Tensor
 
 from raylfl.replay.innermost.patches import Convolution
 from raylfl.replay.recorded.calls import Call, Geometry, Recording, Slot
-from raylfl.replay.recorded.plan import reduce_calls, without_dead_calls
+from raylfl.replay.recorded.plan import reduce_calls
 from raylfl.replay.recorded.pools import pools_first
 
 IGNORED = -100  # the class label of samples that cross-entropy leaves out (torch's ignore_index)
@@ -42,7 +42,7 @@ class Translation:
         if None in plan.gradients:
             raise Unfit("parameters without a gradient")
         makers = [_maker(k, plan.geometry) for k in plan.gradients if k is not None]
-        self.plan = without_dead_calls(replace(plan, gradients=makers))
+        self.plan = replace(plan, calls=_alive(plan.calls, {plan.loss, *makers}), gradients=list(makers))
         self.calls, self.geometry = pools_first(self.plan.calls, self.plan.geometry, self.plan.results)
         self.size = self.geometry[0].shape[0]
         self.kinds: dict[int, str] = {0: "rows", 1: "labels"}
@@ -117,6 +117,16 @@ class Translation:
 
 def _same_memory(a: Tensor, b: Tensor) -> bool:
     return (a.data_ptr(), a.shape, a.stride()) == (b.data_ptr(), b.shape, b.stride())
+
+
+def _alive(calls: Sequence[Call], needed: set[int]) -> list[Call]:
+    """The calls on which the values `needed` depend, and those that change an argument or may draw, in order."""
+    alive = []
+    for call in reversed(calls):
+        if call.op._schema.is_mutable or call.draws or not needed.isdisjoint(call.results()):
+            alive.append(call)
+            needed = needed.union(call.slots())
+    return alive[::-1]
 
 
 def _maker(k: int, geometry: Mapping[int, Geometry]) -> int:

@@ -108,9 +108,9 @@ class Recording:
     geometry: the memory layout of each value, by number. leaves: the number of tensors of the batch, which are the
     first values. constants: the tensors that are the same objects in every step, by number (parameters, buffers,
     tensors in attributes, tensors that the step makes of plain numbers). loss: the number of the loss. gradients: the
-    number of the gradient of each parameter; None if the loss does not depend on it. buffers: the numbers of the values
-    that exist before the step and may be overwritten. logged: the calls of `self.log`, with a `Slot` in place of each
-    tensor. modes: (part of the module, its training mode after the step) of each part whose mode the step sets.
+    number of the gradient of each parameter; None if the loss does not depend on it. logged: the calls of `self.log`,
+    with a `Slot` in place of each tensor. modes: (part of the module, its training mode after the step) of each part
+    whose mode the step sets.
     """
 
     calls: list[Call]
@@ -119,7 +119,6 @@ class Recording:
     constants: dict[int, Tensor]
     loss: int
     gradients: list[int | None] = field(default_factory=list)
-    buffers: set[int] = field(default_factory=set)
     logged: list[LogCall] = field(default_factory=list)
     modes: list[tuple[nn.Module, bool]] = field(default_factory=list)
 

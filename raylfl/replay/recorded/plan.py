@@ -1,7 +1,7 @@
-"""The necessary operator calls of a recording, without aliases, constant calls and dead calls.
+"""The necessary operator calls of a recording, without aliases and constant calls.
 
 An alias is a view with the memory and layout of an earlier value. A constant call has the same result tensor in every
-step: a view of a constant, or new zeros, ones or the like. A dead call is one that no result of the step depends on.
+step: a view of a constant, or new zeros, ones or the like.
 """
 
 from collections.abc import Mapping
@@ -58,21 +58,3 @@ def _carry_out(call: Call, values: Mapping[int, Tensor]) -> Tensor:
     with torch.no_grad():
         result: Tensor = call.op(*args, **kwargs)
     return result
-
-
-def without_dead_calls(recording: Recording) -> Recording:
-    """The recording with those calls only on which results of the step depend, and those with side effects.
-
-    Side effects are overwriting a tensor, drawing random numbers, and using a module's buffer, which some kernels
-    change although their schema does not say so.
-    """
-    needed, alive = recording.results, []
-    bases = {recording.geometry[k].base for k in recording.buffers}
-    for call in reversed(recording.calls):
-        results = call.results()
-        acts = call.op._schema.is_mutable or call.draws or call.op.namespace != "aten" or not results
-        acts = acts or (not call.views and any(recording.geometry[k].base in bases for k in call.slots()))
-        if acts or not needed.isdisjoint(results):
-            alive.append(call)
-            needed.update(call.slots())
-    return replace(recording, calls=alive[::-1])

@@ -10,7 +10,7 @@ from torch import Tensor
 from raylfl.replay.proof import same_bits
 from raylfl.replay.recorded.calls import Recording, Slot
 from raylfl.replay.recorded.memory import Arena, in_fixed_memory
-from raylfl.replay.recorded.plan import reduce_calls, without_dead_calls
+from raylfl.replay.recorded.plan import reduce_calls
 from raylfl.replay.recorded.pools import pools_first
 from raylfl.replay.recorded.products import reverse_products
 from raylfl.replay.recorded.source import Source
@@ -38,7 +38,7 @@ class Program:
         no functions of its own.
         """
         self.recording, self.sizes, self.direct, self.arena = recording, sizes, direct, arena
-        plan = without_dead_calls(reduce_calls(recording))
+        plan = reduce_calls(recording)
         if direct:
             chosen = [k for i, k in enumerate(plan.gradients) if i in direct]
             calls, geometry = reverse_products(plan.calls, plan.geometry, chosen, plan.results)
@@ -86,7 +86,7 @@ def compile_calls(
         result = function()
     if tape.reason is not None:
         return None
-    program = Program(tape.recording(result, buffers=set(map(tape.number_of, written))), (), arena=arena)
+    program = Program(tape.recording(result), (), arena=arena)
     expected = [tensor.clone() for tensor in (result, *written)]
     try:
         (actual,) = program(inputs)

@@ -56,18 +56,16 @@ class RecordedSteps:
         loss: Loss,
         gradient: Gradient,
         log: StepLog | None = None,
-        changing: Callable[[Any], Sequence[Tensor]] = lambda content: (),
         seen: int = SEEN,
         reference: Step | None = None,
     ):
         """Training steps of this module.
 
         loss: gives the loss of a batch's content. gradient: gives one gradient per parameter for a loss. log: receives
-        the values that the step logs. changing: gives the tensors of a content that the step may overwrite. seen:
-        the number of steps of a kind before the first recording. reference: the step; None: `loss` and `gradient`.
+        the values that the step logs. seen: the number of steps of a kind before the first recording. reference: the
+        step; None: `loss` and `gradient`.
         """
-        self.changing, self.seen = changing, seen
-        self.log, self.reference = log or StepLog(), reference or self._by_autograd
+        self.seen, self.log, self.reference = seen, log or StepLog(), reference or self._by_autograd
         self.module, self.loss, self.gradient = module, loss, gradient
         numbers = {id(p): name for name, p in module.named_parameters()}
         self.pieces = {numbers.get(id(p), f"parameter {k}"): p.numel() for k, p in enumerate(parameters)}
@@ -166,7 +164,7 @@ class RecordedSteps:
         with start.again():
             content = map_leaves(content, lambda leaf: leaf.detach().clone().requires_grad_(leaf.requires_grad))
             step = partial(self.loss, map_leaves(content), t)
-            recording = record(self.module, leaves_of(content), step, self.gradient, self.log, self.changing(content))
+            recording = record(self.module, leaves_of(content), step, self.gradient, self.log)
         if isinstance(recording, str):
             self._refuse(recording)
             return None

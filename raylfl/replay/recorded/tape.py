@@ -38,7 +38,7 @@ class Tape(TorchDispatchMode):
         self.constants: dict[int, Tensor] = {}
         self.reason: str | None = None
         self.inputs = len(inputs)
-        self._numbers = WeakIdKeyDictionary()  # type: ignore[no-untyped-call]
+        self._numbers = WeakIdKeyDictionary()
         self._memory: dict[int, int] = {}  # storage of a tensor that exists before the step -> number of the first one
         self._fixed: set[int] = set()  # values that first used memory with the same entries in every step
         for tensor in inputs:
@@ -139,16 +139,14 @@ def record(
     step: Callable[[], Tensor],
     gradients: Callable[[Tensor], Sequence[Tensor | None]],
     log: StepLog | None = None,
-    changing: Sequence[Tensor] = (),
 ) -> Recording | str:
     """Runs a step and its backward pass; returns their recording, or the reason why there is none.
 
     leaves: the tensors of the batch, which share no memory. step: computes the loss. gradients: computes the gradient
-    of each parameter from the loss. log: the log of the step. changing: tensors of the batch that the step may
-    overwrite, besides the module's buffers.
+    of each parameter from the loss. log: the log of the step.
     """
     tape, watch, log = Tape(leaves), Watch(), log or StepLog()
-    modes, buffers = [(part, part.training) for part in module.modules()], [*module.buffers(), *changing]
+    modes = [(part, part.training) for part in module.modules()]
     try:
         with log.calls() as logged, tape, watch.everywhere():
             loss = step()
@@ -161,7 +159,6 @@ def record(
     return tape.recording(
         loss,
         gradients=[None if g is None else tape.number_of(g) for g in rows],
-        buffers=set(map(tape.number_of, buffers)),
         logged=tree_map_only(Tensor, lambda tensor: Slot(tape.number_of(tensor)), logged),
         modes=[(part, part.training) for part, training in modes if part.training != training],
     )
