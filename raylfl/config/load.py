@@ -21,6 +21,7 @@ from raylfl.config.layers import DEFAULTS, GROUPS, file_layers, merge_layer, ove
 from raylfl.config.objects import ObjectLayer, passing
 from raylfl.config.registries import REGISTRIES
 from raylfl.config.schema import FIXED_GROUPS, NAMED_GROUPS
+from raylfl.config.text import refuse_expansion
 from raylfl.diagnostics.metric_names import stated_directions
 from raylfl.errors import BadConfig
 from raylfl.heterogeneity.clock import Clock
@@ -110,6 +111,8 @@ def resolve_interpolations(merged: Mapping[str, Any]) -> dict[str, Any]:
 def _resolved(config: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
     try:
         node = config if OmegaConf.is_config(config) else OmegaConf.create(dict(config))
+        if isinstance(content := OmegaConf.to_container(node), dict):
+            refuse_expansion({str(key): value for key, value in content.items()})
         return OmegaConf.to_container(node, resolve=True)  # type: ignore[return-value]
     except (OmegaConfBaseException, RecursionError, ValueError) as error:
         reason = str(error).partition("\n")[0]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from raylfl.config.load import compose, escape, load_config
+from raylfl.config.load import escape, load_config
 from raylfl.config.text import parse
 from raylfl.errors import BadConfig
 from raylfl.heterogeneity.partition.given import load
@@ -114,29 +114,6 @@ def test_an_escaped_interpolation_is_a_literal():
     nested = OmegaConf.create({"seed": 3, "run": {"logging": {"project": r"\${seed}", "id": "r${seed}"}}})
     assert load_config(nested.run).logging.project == "${seed}"
     assert load_config(nested.run).logging.id == "r3"
-
-
-@pytest.mark.parametrize("config", [{"a": "${b}", "b": "${a}"}, {"a": {"b": "${a}"}}, {"a": "${a}"}])
-@pytest.mark.parametrize("form", [dict, OmegaConf.create])
-def test_a_value_that_refers_to_itself_is_refused(config, form):
-    with pytest.raises(BadConfig, match=r"Recursive interpolation|Interpolation to parent"):
-        load_config(form(config))
-
-
-USUAL = {
-    "seed": 3,
-    "name": "run-${seed}-${local.lr}",
-    "local": {"lr": 0.1, "copy": "${.lr}", "all": "${..algorithm}", "other": "${oc.select:local.nothing, 0.5}"},
-    "algorithm": {"name": "focus", "gamma": "${local.lr}"},
-    "plans": {"small": [1, 2], "large": {"a": 1}},
-    "which": "small",
-    "plan": "${plans.${which}}",
-    "literal": "\\${seed}",
-}
-
-
-def test_interpolations_have_omegaconfs_values():
-    assert compose(USUAL) == OmegaConf.to_container(OmegaConf.create(USUAL), resolve=True)
 
 
 # -- files of indices and of rounds ------------------------------------------------------------------------------
