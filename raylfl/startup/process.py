@@ -6,13 +6,26 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from raylfl.startup import lazy_imports, malloc
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
+
+WATCHER = """
+import os, signal, sys, time
+sys.stdin.read()
+time.sleep(3)
+for pid in sys.argv[2:]:
+    try:
+        with open(f"/proc/{pid}/cmdline") as file:
+            if sys.argv[1] in file.read():
+                os.kill(int(pid), signal.SIGKILL)
+    except OSError:
+        pass
+"""
 
 
 def set_up() -> None:
@@ -46,6 +59,16 @@ def start_child(module: str, environment: Mapping[str, str]) -> tuple[subprocess
             start_new_session=True,  # Ctrl-C in a terminal reaches the parent only, which ends the children
         )
     return child, Connection(here.detach())
+
+
+def kill_after_me(pids: Sequence[int], word: str) -> subprocess.Popen[bytes]:
+    """Starts a process that kills the processes `pids` three seconds after the end of this process.
+
+    word: must be in a process's command line, as its number may be that of another one by then. The caller ends the
+    returned process when the others have ended in another way.
+    """
+    command = [sys.executable, "-I", "-S", "-c", WATCHER, word, *map(str, pids)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
 
 
 def work_in(folder: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.errors import RaylflError
 from raylfl.experiment.parts import WorkerSetup
 from raylfl.runtime.ray.connection import OWN_CLUSTER, address_of, join, listens, start
+from raylfl.startup import process
 
 if TYPE_CHECKING:
     from raylfl.runtime.ray.actor_group import ActorGroup
@@ -35,10 +37,21 @@ class Connection:
 
     ours: whether raylfl, not its caller, connected this process to Ray; raylfl then disconnects after the last use.
     head: the processes of Ray's head (gcs_server, raylet) if this process started the cluster; otherwise empty.
+    watcher: ends Ray's agents if this process is killed: by themselves they need a minute, unlike all others.
     """
 
     ours: bool
     head: list[psutil.Process] = field(default_factory=list)
+    watcher: subprocess.Popen[bytes] | None = None
+
+    def end(self) -> None:
+        """Disconnects from Ray; ends Ray if this process started it."""
+        import ray
+
+        ray.shutdown()
+        if self.watcher is not None:
+            self.watcher.kill()
+            self.watcher.communicate()
 
 
 _lock = threading.RLock()  # held while Ray is started or ended
@@ -84,7 +97,10 @@ class Cluster:
             return Connection(ours=True)
         others = {child.pid for child in _head_processes()}
         self.notes += start(self.runtime)
-        return Connection(ours=True, head=[child for child in _head_processes() if child.pid not in others])
+        head = [child for child in _head_processes() if child.pid not in others]
+        children = [child for raylet in head for child in raylet.children()]
+        agents = [child.pid for child in children if "agent" in " ".join(child.cmdline()).lower()]
+        return Connection(ours=True, head=head, watcher=process.kill_after_me(agents, "ray"))
 
     def take_actors(self, runtime: RuntimeConfig, setup: WorkerSetup, notify: Callable[[str], None]) -> ActorGroup:
         """The actors for a run: kept ones if they fit its settings, otherwise new ones, as `ActorGroup.start`.
@@ -146,12 +162,10 @@ class Cluster:
         The new Ray may be one that another run of this process has started since the loss.
         """
         global _connection
-        import ray
-
         self._group = None
         with _lock:
-            if self._connection is _connection:
-                ray.shutdown()
+            if _connection is not None and self._connection is _connection:
+                _connection.end()
                 _connection = self._connect()
             self._connection = _connection
 
@@ -168,9 +182,7 @@ class Cluster:
             if _users == 0:
                 ended, _connection = _connection, None
                 if ended is not None and ended.ours:
-                    import ray
-
-                    ray.shutdown()
+                    ended.end()
 
 
 def _head_processes() -> list[psutil.Process]:
