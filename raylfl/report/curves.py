@@ -1,10 +1,9 @@
-"""Curves of a metric against a cost, heat-maps of scenario x method, and profiles over a config key, on an Axes."""
+"""Curves of a metric against a cost, and profiles over a config key, on an Axes."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -20,15 +19,15 @@ from matplotlib.ticker import (
 
 from raylfl.core.arrays import Floats
 from raylfl.diagnostics.metric_names import direction
-from raylfl.report.derived import AXES, Facet, Stat, best_setting, by_method, cost, grows, last_k, moving_average
+from raylfl.report.derived import AXES, Stat, cost, moving_average
 from raylfl.report.labels import display, show_value
 from raylfl.report.runs import Group, RunRecord
-from raylfl.report.style import MUTED, PAPER, Line, LogTicks
+from raylfl.report.style import MUTED, Line, LogTicks
 from raylfl.report.wording import axis_name, is_percent, number
 
 LAST_ROUND = int(np.iinfo(np.int64).max)
 ENDED = "×: a seed diverges, and the mean ends"
-MAX_POINTS = 800  # points of a line; more are invisible but enlarge every figure
+MAX_BAND = 400  # points of a band; more are invisible but enlarge every figure (matplotlib simplifies lines itself)
 STEPS = (1, 2, 2.5, 5, 10)  # possible distances between ticks
 FAR = 4  # ratio of the longest to the shortest curve above which the axis of costs is logarithmic
 # last words of the names of metrics with a log scale
@@ -157,7 +156,6 @@ def _line(ax: Axes, item: Curve, line: Line, scale: float, offset: float, log: b
     if (high > low).any():
         floor = np.where(low > 0, low, mean / 10) if log else low  # mean - std may be negative
         ax.fill_between(*_thin_band(x, floor, high), color=line.hex, alpha=0.16, linewidth=0)
-    x, mean = _thin(x, mean)
     step = max(len(x) // 7, 1)
     first = int(offset * step)  # shifted, so that the markers of coinciding curves do not hide each other
     ax.plot(x, mean, markevery=(first, step), zorder=3, **line.options())
@@ -165,20 +163,11 @@ def _line(ax: Axes, item: Curve, line: Line, scale: float, offset: float, log: b
         ax.plot(x[-1:], mean[-1:], marker="x", markersize=8, markeredgewidth=2, color=line.hex, zorder=4)
 
 
-def _thin(x: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """Reduces a line to about MAX_POINTS points: the lowest and the highest of every bin, which keeps all peaks."""
-    if len(x) <= MAX_POINTS:
-        return x, y
-    bins = np.array_split(np.arange(len(x)), MAX_POINTS // 2)
-    keep = np.unique([[own[np.argmin(y[own])], own[np.argmax(y[own])]] for own in bins] + [[0, len(x) - 1]])
-    return x[keep], y[keep]
-
-
 def _thin_band(x: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats, Floats]:
-    """Reduces a band to at most MAX_POINTS / 2 points (x, lowest, highest), the extremes of each bin."""
-    if len(x) <= MAX_POINTS // 2:
+    """Reduces a band to at most MAX_BAND points (x, lowest, highest), the extremes of each bin."""
+    if len(x) <= MAX_BAND:
         return x, low, high
-    starts = np.unique(np.linspace(0, len(x) - 1, MAX_POINTS // 2).astype(int))
+    starts = np.unique(np.linspace(0, len(x) - 1, MAX_BAND).astype(int))
     return x[starts], np.minimum.reduceat(low, starts), np.maximum.reduceat(high, starts)
 
 
@@ -217,64 +206,13 @@ def log_axis(axis: Axis, low: float, high: float) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def heat_values(parts: Sequence[Facet], metric: str, last: int) -> tuple[list[str], list[str], Floats]:
-    """The content of the heat-map: (labels of the S scenarios, names of the M methods, means [S, M]).
-
-    The means are of each method's best setting; nan if the method was not run there, inf if its best setting diverged.
-    """
-    methods = list(by_method([group for part in parts for group in part.groups]))
-    values = np.full((len(parts), len(methods)), math.nan)
-    for row, part in enumerate(parts):
-        for method, own in by_method(part.groups).items():
-            values[row, methods.index(method)] = last_k(best_setting(own, metric, last), metric, last).mean
-    return [part.label for part in parts], methods, values
-
-
-def draw_heat_map(ax: Axes, parts: Sequence[Facet], metric: str, last: int) -> None:
-    """Draws the heat-map of `heat_values` with its numbers, the best of each row in bold; light colours are better."""
-    scenarios, methods, values = heat_values(parts, metric, last)
-    scaled = values * (100 if is_percent(metric) else 1)
-    shade = _shades(values, grows([group for part in parts for group in part.groups], metric))
-    colors = matplotlib.colormaps["cividis"]
-    ax.pcolormesh(np.ma.masked_invalid(shade), cmap=colors, vmin=0, vmax=1, edgecolors=PAPER, linewidth=1.5)
-    for (row, column), value in np.ndenumerate(scaled):
-        if math.isnan(value):
-            continue
-        level = shade[row, column]
-        text = "div." if math.isinf(value) else f"{value:.1f}" if is_percent(metric) else number(value, 2)
-        ink = MUTED if math.isnan(level) else "#ffffff" if level < 0.55 else "#111111"
-        top = level == np.nanmax(shade[row]) and np.isfinite(shade[row]).sum() > 1
-        weight = "bold" if top else "normal"
-        ax.text(column + 0.5, row + 0.5, text, ha="center", va="center", color=ink, fontweight=weight)
-    ax.set_xticks(np.arange(len(methods)) + 0.5, [display(name) for name in methods])
-    ax.set_yticks(np.arange(len(scenarios)) + 0.5, scenarios)
-    ax.tick_params(length=0)
-    ax.tick_params(axis="x", labeltop=True, labelbottom=False)
-    ax.invert_yaxis()
-    ax.grid(False)
-    ax.spines[:].set_visible(False)
-
-
-def _shades(values: Floats, higher: bool) -> Floats:
-    """Shades from 0 (worst) to 1 (best), nan for non-finite values; logarithmic for positive values to minimise."""
-    finite = np.where(np.isfinite(values), values, math.nan)
-    if higher:
-        good = finite
-    elif np.nanmin(finite) > 0:
-        good = -np.log10(finite)
-    else:
-        good = -finite
-    low, high = np.nanmin(good), np.nanmax(good)
-    return (good - low) / (high - low) if high > low else np.where(np.isnan(good), math.nan, 0.5)
-
-
 def draw_profile(
-    ax: Axes, profiles: Profiles, lines: Mapping[str, Line], metric: str, key: str, *, higher: bool, best: bool = True
+    ax: Axes, profiles: Profiles, lines: Mapping[str, Line], metric: str, key: str, log: bool = False
 ) -> None:
-    """Draws the means (error bars: std) over a key, one line per method; best: with rings around the best values."""
+    """Draws means (error bars: std) over a key, one line per method; log: on a log scale if all means are positive."""
     scale = 100.0 if is_percent(metric) else 1.0
     means = [stat.mean * scale for points in profiles.values() for _, stat in points if math.isfinite(stat.mean)]
-    log = not higher and bool(means) and min(means) > 0
+    log = log and bool(means) and min(means) > 0
     for method, points in profiles.items():
         kept = [(value, stat) for value, stat in points if math.isfinite(stat.mean)]
         if not kept:
@@ -286,10 +224,6 @@ def draw_profile(
         below = np.minimum(error, y * 0.9) if log else error  # a log axis cannot show an error bar that reaches 0
         ax.errorbar(x, y, yerr=[below, error], fmt="none", ecolor=line.hex, elinewidth=0.9, alpha=0.6, capsize=2)
         ax.plot(x, y, label=display(method), **line.options())
-        if not best:
-            continue
-        at = int(np.argmax(y) if higher else np.argmin(y))
-        ax.plot(x[at], y[at], "o", markersize=10, markerfacecolor="none", markeredgecolor=line.hex, alpha=0.8)
     ax.set_xlabel(key)
     ax.set_ylabel(axis_name(metric))
     ticks = sorted({value for points in profiles.values() for value, _ in points})

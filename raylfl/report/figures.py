@@ -6,6 +6,7 @@ import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 
 from raylfl.errors import BadValue, did_you_mean
-from raylfl.report.curves import Curve, Profiles, curve, default_window, draw, draw_heat_map, draw_profile
+from raylfl.report.curves import Curve, curve, default_window, draw, draw_profile
 from raylfl.report.derived import (
     AXES,
     Facet,
@@ -26,7 +27,6 @@ from raylfl.report.derived import (
     profile,
     scenario_keys,
     split,
-    tuned_keys,
 )
 from raylfl.report.labels import display
 from raylfl.report.runs import Group, Runs, group_runs, paths_of, read_runs
@@ -175,50 +175,29 @@ def legend_of(part: Facet, look: Look, metrics: Sequence[str]) -> list[tuple[str
     return [(part.names[group], lines[group]) for group in drawn] + list(dict.fromkeys(promised))
 
 
-def heat_map(parts: Sequence[Facet], look: Look) -> Block | None:
-    """The heat-map of the main metric by scenario and method; None for a single scenario or a single method."""
-    methods = by_method([group for part in parts for group in part.groups])
-    if len(parts) < 2 or len(methods) < 2:
-        return None
-    longest = max(len(part.label) for part in parts)
-    cell = max(0.7, *(0.08 * len(display(method)) + 0.12 for method in methods))  # inches, with a name above each
-    size = (cell * len(methods) + 0.075 * longest + 0.3, 0.34 * len(parts) + 0.4)
-    title = f"{metric_name(look.metric)} by scenario and method"
-    panel = Panel(title, lambda ax: draw_heat_map(ax, parts, look.metric, look.last), size)
-    caption = (
-        f"Mean of {metric_name(look.metric)} over seeds and {last_text(look.last)}; each method at its best "
-        "tuning. Bold: the best method of a row; lighter colours are better."
-    )
-    return Block("heatmap", "", caption, [panel])
+def profiles(groups: Sequence[Group], look: Look, keys: Sequence[str]) -> list[Block]:
+    """Figures of the main metric over each of these config keys that is numeric and has several values for a method.
+
+    Each has a panel for each scenario, of which the key itself is no part.
+    """
+    return [block for key in keys if (block := _profile(groups, look, key)).panels]
 
 
-def tuning(groups: Sequence[Group], look: Look) -> list[Block]:
-    """Figures of the main metric over tuned options, for every numeric option with several values for one method."""
-    caption = f"Mean ± std over seeds and {last_text(look.last)}; rings mark each method's best value."
-    return [block for key in tuned_keys(groups) if (block := _profile(groups, look, key, caption))]
-
-
-def trends(groups: Sequence[Group], look: Look) -> list[Block]:
-    """Figures of the main metric over numeric keys of the scenario that vary, at each method's best tuning."""
-    caption = f"Mean ± std over seeds and {last_text(look.last)}; each method at its best tuning."
-    return [block for key in scenario_keys(groups) if (block := _profile(groups, look, key, caption, best=False))]
-
-
-def _profile(groups: Sequence[Group], look: Look, key: str, caption: str, best: bool = True) -> Block | None:
-    panels, drawn = [], set()
+def _profile(groups: Sequence[Group], look: Look, key: str) -> Block:
+    caption = f"Mean ± std over seeds and {last_text(look.last)}; each method at its best tuning of other options."
+    block = Block(f"profile_{key}", key, caption, [])
+    drawn: set[str] = set()
     for part in split(groups, [other for other in scenario_keys(groups) if other != key]):
         points = profile(part.groups, key, look.metric, look.last)
         points = {method: own for method, own in points.items() if len(own) > 1}
         drawn |= set(points)
         if points:
-            higher = grows(part.groups, look.metric)
-
-            def draw_it(ax: Axes, points: Profiles = points, higher: bool = higher) -> None:
-                draw_profile(ax, points, look.methods, look.metric, key, higher=higher, best=best)
-
-            panels.append(Panel(f"{metric_name(look.metric)} over {key}", draw_it, heading=part.label))
-    legend = [(display(method), look.methods[method]) for method in by_method(groups) if method in drawn]
-    return Block(f"profile_{key}", key, caption, panels, legend) if panels else None
+            draw = partial(draw_profile, profiles=points, lines=look.methods, metric=look.metric, key=key)
+            log = not grows(part.groups, look.metric)
+            title = f"{metric_name(look.metric)} over {key}"
+            block.panels.append(Panel(title, partial(draw, log=log), heading=part.label))
+    entries = [(display(method), look.methods[method]) for method in by_method(groups) if method in drawn]
+    return replace(block, legend=entries)
 
 
 def single(panel: Panel) -> Figure:

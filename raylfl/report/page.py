@@ -2,18 +2,18 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from raylfl.diagnostics.metric_names import Better, direction
 from raylfl.errors import BadConfig, BadValue, did_you_mean
-from raylfl.report import figures, tables
+from raylfl.report import derived, figures, tables
 from raylfl.report.derived import Facet, by_method, default_last, default_target, facets, grows, longest, main_metric
-from raylfl.report.figures import Block, Look, overview
+from raylfl.report.figures import Look, overview
 from raylfl.report.pictures import graph_pictures, participation_pictures, partition_drawer, partition_pictures
-from raylfl.report.runs import Group, RunRecord, Runs, group_runs, paths_of, read_runs
+from raylfl.report.runs import Group, Paths, RunRecord, Runs, group_runs, paths_of, read_runs
 from raylfl.report.selection import select
 from raylfl.report.sheet import Part, Sheet, folded, heading, slug
 from raylfl.report.statistics import paired
@@ -23,7 +23,6 @@ from raylfl.report.wording import last_text, metric_name, target_text
 from raylfl.runtime.records import sources
 from raylfl.runtime.records.files import require_inside
 
-Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 MAX_DETAILED = 3  # largest number of scenarios whose diagnostics are drawn; with more, only the leading curves are
 
 
@@ -153,10 +152,10 @@ def write_page(content: Content, out_dir: str | os.PathLike[str], pdf: bool = Tr
         summary = _summary(sheet, content)
         sheet.section("curves", "Curves", [p for part in parts for p in _scenario(sheet, part, parts, look)])
         best = sheet.table(tables.best_settings(parts, look.metric, look.last))
-        sheet.section("tuning", "Tuning", best + _titled(sheet, figures.tuning(groups, look)))
-        trends = sheet.block(figures.heat_map(parts, look)) + _titled(sheet, figures.trends(groups, look))
-        sheet.section("heterogeneity", "Heterogeneity", trends)
-        sheet.section("graphs", "Graphs", _graphs(sheet, groups, look))
+        sheet.section("tuning", "Tuning", best + _profiles(sheet, groups, look, derived.tuned_keys(groups)))
+        sheet.section("heterogeneity", "Heterogeneity", _profiles(sheet, groups, look, derived.scenario_keys(groups)))
+        graphs = sheet.table(tables.link_table(groups)) + sheet.pictures(graph_pictures(groups, look.metric))
+        sheet.section("graphs", "Graphs", graphs)
         pictures = [*partition_pictures(groups), *participation_pictures(groups)]
         sheet.section("clients", "Clients", sheet.pictures(pictures))
         sheet.section("setup", "Set-up", _setup(sheet, runs, groups))
@@ -191,19 +190,13 @@ def _summary(sheet: Sheet, content: Content) -> ReportTable:
 def _scenario(sheet: Sheet, part: Facet, parts: Sequence[Facet], look: Look) -> list[Part]:
     suffix = f"_{slug(part.label)}" if part.label else ""
     shown = heading(part.label) + sheet.block(figures.convergence(part, look), suffix)
-    shown += sheet.block(figures.costs(part, look), suffix, legend=False)
+    shown += sheet.block(figures.costs(part, look), suffix)
     more = figures.diagnostics(part, look) if len(parts) <= MAX_DETAILED else None
     return shown + folded("Other measurements", sheet.block(more, suffix))
 
 
-def _graphs(sheet: Sheet, groups: Sequence[Group], look: Look) -> list[Part]:
-    drawn = graph_pictures(groups, look.metric)
-    graphs = [picture for picture, _ in drawn if picture is not None]
-    shown = sheet.table(tables.link_table(groups)) + sheet.pictures(graphs)
-    return shown + [part for _, table in drawn for part in folded(table.caption, sheet.table(table))]
-
-
-def _titled(sheet: Sheet, blocks: Sequence[Block]) -> list[Part]:
+def _profiles(sheet: Sheet, groups: Sequence[Group], look: Look, keys: Sequence[str]) -> list[Part]:
+    blocks = figures.profiles(groups, look, keys)
     return [part for block in blocks for part in heading(block.title) + sheet.block(block)]
 
 

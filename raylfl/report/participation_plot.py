@@ -1,4 +1,4 @@
-"""Figures of participation: raster of clients and rounds, frequencies of clients, gaps between participations.
+"""Figures of participation: raster of clients and rounds, and frequencies of clients.
 
 They are drawn from the rows of a `participation.jsonl` and show the clients that were really sampled.
 """
@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from raylfl.core.arrays import Floats, Ints
 from raylfl.report.style import INK, MUTED, PALETTE, Drawing, rc
@@ -19,7 +19,6 @@ from raylfl.report.style import INK, MUTED, PALETTE, Drawing, rc
 IDLE, LOST, RECEIVED = 0, 1, 2  # entries of `states`
 _RECEIVED, _LOST = PALETTE[0], PALETTE[1]
 MOST_NAMES = 24  # clients whose names fit beside the raster
-_LINEAR_GAPS = 40  # longest gap up to which each gap length has its own bar
 
 
 def states(rows: Sequence[dict[str, Any]], count: int) -> Ints:
@@ -38,25 +37,6 @@ def frequencies(rows: Sequence[dict[str, Any]], count: int) -> Floats:
     return total / max(len(rows), 1)
 
 
-def gaps(table: Ints) -> tuple[Ints, Ints]:
-    """The gaps in `states`, at least 1: (rounds from a participation to the client's next one, client ids)."""
-    clients, rounds = np.nonzero(table != IDLE)  # sorted by client, then round
-    same = clients[1:] == clients[:-1]
-    return np.diff(rounds)[same], clients[1:][same]
-
-
-def memoryless(table: Ints, clients: Ints, lengths: Ints) -> Floats:
-    """The expected share of each of L gap lengths if participation were independent from round to round [L].
-
-    For length g it is sum_i c_i f_i (1 - f_i)^(g-1) / sum_i c_i; f_i: the share of rounds with client i, c_i: its gaps.
-    """
-    weight = np.bincount(clients, minlength=len(table)) / len(clients)
-    f = (table != IDLE).mean(axis=1)
-    used = weight > 0
-    share: Floats = (1 - f[used]) ** (lengths[:, None] - 1) @ (weight * f)[used]
-    return share
-
-
 def participation_figure(
     rows: Sequence[dict[str, Any]],
     count: int,
@@ -64,22 +44,20 @@ def participation_figure(
     title: str = "",
     names: Sequence[str] | None = None,
 ) -> Figure:
-    """A figure of 7.2 x 5.4 inches with the panels raster, frequencies and gaps, from rows of a participation.jsonl.
+    """A figure of the raster and the frequencies, from rows of a participation.jsonl.
 
     nominal: the expected draws of each of the N = count clients per round [N], if known (`Participation.marginals`).
     names: names of the clients, for up to MOST_NAMES clients; None: 0, 1, ...
     """
     with rc():
         figure = Drawing(figsize=(7.2, 5.4), dpi=200, layout="constrained")
-        axes = figure.subplot_mosaic([["raster", "raster"], ["frequency", "gaps"]], height_ratios=[1.15, 1])
-        table = states(rows, count)
-        _raster(axes["raster"], table, int(rows[0]["round"]) if rows else 0)
-        _frequency(axes["frequency"], rows, count, nominal)
-        _gaps(axes["gaps"], table)
+        raster, frequency = figure.subplots(2, height_ratios=[1.15, 1])
+        _raster(raster, states(rows, count), int(rows[0]["round"]) if rows else 0)
+        _frequency(frequency, rows, count, nominal)
         if names is not None and len(names) == count <= MOST_NAMES:
-            axes["raster"].set_yticks(np.arange(count), names, fontsize=6)
+            raster.set_yticks(np.arange(count), names, fontsize=6)
             if nominal is None:
-                axes["frequency"].set_xticks(np.arange(count), names, rotation=90, fontsize=6)
+                frequency.set_xticks(np.arange(count), names, rotation=90, fontsize=6)
         if title:
             figure.suptitle(title, x=0.012, ha="left", fontsize=11, fontweight="bold")
         return figure
@@ -143,35 +121,3 @@ def _most(rows: Sequence[dict[str, Any]]) -> float:
     """The most draws of one client in a round: 1, or the mean number of all draws if a client was drawn twice."""
     repeated = any(max(row["draws"], default=1) > 1 for row in rows)
     return float(np.mean([sum(row["draws"]) for row in rows])) if repeated else 1.0
-
-
-def _gaps(ax: Axes, table: Ints) -> None:
-    """Draws the histogram of gap lengths, per round of a bin's width, and its expectation (`memoryless`)."""
-    lengths, clients = gaps(table)
-    never = int((table == IDLE).all(axis=1).sum())
-    ax.set_title("Gaps between participations" + (f" ({never} never sampled)" if never else ""))
-    ax.set(xlabel="rounds from one to the next", ylabel="share of gaps")
-    if not len(lengths):
-        ax.text(0.5, 0.5, "no client took part twice", transform=ax.transAxes, ha="center", color=MUTED)
-        ax.grid(False)
-        return
-    longest = int(lengths.max())
-    edges = np.arange(1, longest + 2)
-    if longest > _LINEAR_GAPS:
-        edges = np.unique(np.round(np.geomspace(1, longest + 1, 25)).astype(np.int64))
-    share = np.histogram(lengths, edges)[0] / (len(lengths) * np.diff(edges))
-    ax.bar(edges[:-1] - 0.5, share, np.diff(edges), align="edge", color=_RECEIVED, edgecolor="white", linewidth=0.4)
-    g = np.unique(np.round(np.geomspace(1, longest, 200)).astype(np.int64))
-    expected = memoryless(table, clients, g)
-    ax.plot(g, expected, color=INK, linewidth=1.1, linestyle=(0, (4, 2)), label="if memoryless")
-    ax.set_yscale("log")
-    ax.set_ylim(share[share > 0].min() * 0.5, max(share.max(), expected.max()) * 2)
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-    if longest > _LINEAR_GAPS:
-        ax.set_xscale("log")
-        ax.set_ylabel("share of gaps, per round")
-        ax.set_xlim(0.75, (longest + 1) * 1.05)
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda gap, _: f"{gap:g}"))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda part, _: f"{100 * part:g} %"))
-    ax.minorticks_off()
-    ax.legend(loc="upper right", borderaxespad=0.1)

@@ -10,22 +10,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from raylfl.core.arrays import Bools, Floats, Ints
-from raylfl.diagnostics.metric_names import OF_NODES, Better, direction
+from raylfl.core.arrays import Bools, Ints
+from raylfl.diagnostics.metric_names import OF_NODES, direction
 from raylfl.report import partition_plot
 from raylfl.report.derived import scenario_keys, split
 from raylfl.report.labels import display, method_of
 from raylfl.report.participation_plot import participation_figure
 from raylfl.report.runs import Group, RunRecord
-from raylfl.report.tables import Column, ReportTable
 from raylfl.report.topology_plot import MOST, Net, Shade, coloured_figure
-from raylfl.report.wording import axis_name, is_percent, number
+from raylfl.report.wording import axis_name, is_percent
 from raylfl.runtime.records.lines import last_row
 
 MAX_PICTURES = 6  # largest number of figures of a kind on the page, for sweeps over many scenarios
 RECORD = "topology.jsonl"
 COLOURED = ("accuracy", "distance", "loss", "from_mean")  # metrics of nodes; the first measured one gives the colours
-WORKED = "rounds at work"
 _COMPARED = 100  # number of first rounds in which two participations are compared
 
 
@@ -120,37 +118,13 @@ def _cohorts(run: RunRecord) -> str | None:
 class LastGraph:
     """The graph of a run's last recorded round.
 
-    name: the topology's name in the config. rows: its option `rows`, the number of rows of a grid; None if not set.
-    working: whether each of the N nodes worked in that round, bool [N].
+    name: the topology's name in the config. working: whether each of the N nodes worked in that round, bool [N].
     """
 
     net: Net
     name: str
-    rows: int | None
     round: int
     working: Bools
-
-
-def graph_pictures(groups: Sequence[Group], metric: str) -> list[tuple[Picture | None, ReportTable]]:
-    """A figure of the graph and a table of its nodes for up to MAX_PICTURES settings without a server (first seed).
-
-    The figure is None for more than MOST nodes. metric: its values at the nodes are the colours if they were measured.
-    """
-    runs = [(group.label, group.runs[0]) for group in groups]
-    found = [(label, run, graph) for label, run in runs if (graph := last_graph(run)) is not None]
-    drawn = []
-    for k, (label, run, graph) in enumerate(found[:MAX_PICTURES], 1):
-        ending = f"_{k}" if len(found) > 1 else ""
-        of = f" of {label if len(groups) > 1 else display(method_of(run.setting))}, seed {run.seed}"
-        of += left_out(k, len(found))
-        values = node_values(run, graph.net.count)
-        shade = _shade(values, metric, run.directions)
-        picture = None
-        if graph.net.count <= MOST:
-            figure = coloured_figure(graph.net, graph.name, graph.working, shade, graph.rows)
-            picture = Picture(f"graph{ending}", _caption(of, graph, shade), figure)
-        drawn.append((picture, _table(f"nodes{ending}", f"The nodes{of}.", run, graph, values)))
-    return drawn
 
 
 def last_graph(run: RunRecord) -> LastGraph | None:
@@ -179,58 +153,35 @@ def _read(row: Mapping[str, Any], run: RunRecord) -> LastGraph:
     if ((named < 0) | (named >= count)).any():
         raise ValueError("nodes that do not exist")
     name, working = str(topology.get("name", "auto")), np.isin(np.arange(count), nodes)
-    return LastGraph(net, name, topology.get("rows"), int(row["round"]), working)
+    return LastGraph(net, name, int(row["round"]), working)
 
 
-def node_values(run: RunRecord, count: int) -> dict[str, Floats]:
-    """The last values of each metric at all nodes [count], nan for none, and WORKED: the rounds of each node."""
-    found = {name: np.array([own.get(node, np.nan) for node in range(count)]) for name, own in run.nodes.items()}
-    worked = np.zeros(count)
-    for row in run.participation:
-        worked[np.array(row["cohort"], dtype=np.int64)[np.array(row["received"], dtype=bool)]] += 1
-    return {**found, WORKED: worked}
+def graph_pictures(groups: Sequence[Group], metric: str) -> list[Picture]:
+    """The last graphs of up to MAX_PICTURES settings without a server (first seed) with at most MOST nodes.
+
+    metric: its values at the nodes are the colours if they were measured, else those of the first metric in COLOURED.
+    """
+    graphs = [(group, graph) for group in groups if (graph := last_graph(group.runs[0])) is not None]
+    drawn = [(group, graph) for group, graph in graphs if graph.net.count <= MOST]
+    pictures = []
+    for k, (group, graph) in enumerate(drawn[:MAX_PICTURES], 1):
+        run, count, away = group.runs[0], graph.net.count, int((~graph.working).sum())
+        shade = _shade(run, count, metric)
+        caption = f"Graph of {group.label if len(groups) > 1 else display(group.method)}, seed {run.seed}"
+        caption += f"{left_out(k, len(drawn))}, round {graph.round}: {count} nodes on {graph.name}"
+        caption += "; eval.nodes=true gives colours." if shade is None else f", colour: {shade.label}."
+        if away:
+            caption += f" Hollow: {away} nodes away in this round; dotted: edges that carried nothing."
+        figure = coloured_figure(graph.net, graph.name, graph.working, shade)
+        pictures.append(Picture(f"graph_{k}" if len(drawn) > 1 else "graph", caption, figure))
+    return pictures
 
 
-def _shade(values: Mapping[str, Floats], metric: str, stated: Mapping[str, Better]) -> Shade:
-    wanted = (metric.rpartition("/")[2], *COLOURED, *values)
-    name = next(name for name in wanted if name in values and np.isfinite(values[name]).any())
-    if name == WORKED:
-        return Shade(values[name], WORKED, higher=True)
-    key = OF_NODES + name
-    return Shade(values[name], axis_name(key), direction(key, stated) == "max", is_percent(key))
-
-
-def _caption(of: str, graph: LastGraph, shade: Shade) -> str:
-    count, away = graph.net.count, int((~graph.working).sum())
-    text = f"Graph{of}, round {graph.round}: {count} nodes on {graph.name}, colour: {shade.label}."
-    if away:
-        text += f" Hollow: {away} nodes away in this round; dotted: edges that carried nothing."
-    if shade.label == WORKED:
-        text += " With eval.nodes=true the colour is the accuracy of each node's model."
-    return text
-
-
-def _table(name: str, caption: str, run: RunRecord, graph: LastGraph, values: Mapping[str, Floats]) -> ReportTable:
-    net = graph.net
-    links = np.unique(net.pairs if net.directed else np.sort(net.pairs, axis=1), axis=0)
-    degrees = {"sends to": links[:, 0], "receives from": links[:, 1]} if net.directed else {"degree": links.ravel()}
-    columns: list[Column] = []
-    cells: dict[str, list[Any]] = {}
-
-    def add(key: str, of_nodes: Ints | Floats, head: str, show: Callable[[Any], str] = str) -> None:
-        columns.append(Column(key, head, show, numeric=True))
-        cells[key] = of_nodes.tolist()
-
-    add("node", np.arange(net.count), "node")
-    if run.partition_counts is not None and len(run.partition_counts[1]) == net.count:
-        add("samples", run.partition_counts[1].sum(axis=1), "samples")
-    for head, ends in degrees.items():
-        add(head, np.bincount(ends, minlength=net.count), head)
-    for key, each in values.items():
-        if key == WORKED:
-            add(key, each.astype(int), key)
-        else:
-            show = (lambda value: number(100 * value)) if is_percent(key) else number
-            add(key, each, axis_name(OF_NODES + key), show)
-    rows = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
-    return ReportTable(name, caption, columns, rows)
+def _shade(run: RunRecord, count: int, metric: str) -> Shade | None:
+    """The colours of the nodes, by the last values of a metric at each of them; None if none was measured."""
+    for name in (metric.rpartition("/")[2], *COLOURED, *run.nodes):
+        values = np.array([run.nodes.get(name, {}).get(node, np.nan) for node in range(count)])
+        if np.isfinite(values).any():
+            key = OF_NODES + name
+            return Shade(values, axis_name(key), direction(key, run.directions) == "max", is_percent(key))
+    return None

@@ -32,6 +32,7 @@ from raylfl.runtime.records.run_dir import CLIENT_NAMES, DIRECTIONS
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same results, about ten times faster
 T = TypeVar("T")
 Runs = Any  # a directory with runs, a Result or a Run; or an iterable of these
+Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]  # of runs, or of folders that hold some
 DEEPEST, LARGEST = 50, 100_000  # largest depth and number of values of a config or summary; real ones have far less
 UNREADABLE = (OSError, ValueError, RecursionError, yaml.YAMLError, BadConfig)  # ValueError: wrong bytes, broken JSON
 log = logging.getLogger(__name__)
@@ -188,7 +189,7 @@ def load_run(path: str | os.PathLike[str]) -> RunRecord:
     return run
 
 
-def read_runs(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> tuple[list[RunRecord], list[str]]:
+def read_runs(paths: Paths) -> tuple[list[RunRecord], list[str]]:
     """Reads all runs at and below the given paths; returns (readable runs, one sentence on each unreadable run).
 
     The sentences are also logged as warnings. Raises BadConfig if there is no readable run, and BadValue as `find_runs`
@@ -225,7 +226,7 @@ def paths_of(runs: Runs) -> list[str | os.PathLike[str]]:
     return [getattr(run, "run_dir", None) or getattr(run, "path", run) for run in (runs if several else [runs])]
 
 
-def find_runs(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Path]:
+def find_runs(paths: Paths) -> list[Path]:
     """The run directories at and below the given paths or URLs, each once, sorted within each path.
 
     A directory without runs (such as a report's directory in `runs/digits/*`) is skipped if another path has some.

@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
-from raylfl.report.figures import PANEL, Block, composed, single
+from raylfl.report.figures import Block, composed
 from raylfl.report.pictures import Picture
 from raylfl.report.render import FORMATS, template
-from raylfl.report.style import GRID, INK, MUTED, PALETTE, PAPER, Drawing, Line
+from raylfl.report.style import GRID, INK, MUTED, PALETTE, PAPER
 from raylfl.report.tables import ReportTable
 
-Part = dict[str, Any]  # one element of the page (table, figures, heading, ...): its `kind` and the values it shows
+Part = dict[str, Any]  # one element of the page (table, figure, heading, ...): its `kind` and the values it shows
 PIXELS = 110  # width on the page of one inch of a figure
 _THEMED = {INK: "--ink", MUTED: "--muted", GRID: "--grid", PAPER: "--paper"} | {
     color: f"--s{index}" for index, color in enumerate(PALETTE)
@@ -36,7 +35,6 @@ class Sheet:
     def __init__(self, folder: Path, pdf: bool = True):
         self.folder, self.pdf = folder, pdf
         self._sections: list[dict[str, Any]] = []
-        self._figures = 0
         self._names: Counter[str] = Counter()
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -60,23 +58,20 @@ class Sheet:
             self.new(name).write_text(text, encoding="utf-8")
         return [{"kind": "table", "table": table, "files": list(files)}]
 
-    def block(self, block: Block | None, suffix: str = "", legend: bool = True) -> list[Part]:
-        """Writes a block of panels as PNG (and PDF if `pdf`); its element has them as inline SVG under one legend.
+    def block(self, block: Block | None, suffix: str = "") -> list[Part]:
+        """Writes a block of panels as one figure, which its element has as inline SVG; an empty list without panels.
 
-        suffix: appended to the file name. legend: whether the page shows the legend. An empty list for None.
+        suffix: appended to the file name.
         """
         if block is None or not block.panels:
             return []
-        keys = [(legend_key(line, f"k{self._figures}-{k}"), label) for k, (label, line) in enumerate(block.legend)]
-        panels = [
-            inline_svg(single(panel), f"f{self._figures + k}", panel.title) for k, panel in enumerate(block.panels, 1)
-        ]
-        self._figures += len(panels)
-        width = block.panels[0].size[0]
-        files = self._save(composed(block), f"{block.name}{suffix}")
-        wide = round(PIXELS * width) if width > PANEL[0] else None
-        part = {"kind": "figures", "legend": keys if legend else [], "panels": panels, "width": wide}
-        return [part | {"text": block.caption, "files": files}]
+        figure = composed(block)
+        files = self._save(figure, f"{block.name}{suffix}")
+        title = "; ".join(panel.title for panel in block.panels)
+        title += f" ({', '.join(label for label, _ in block.legend)})" if block.legend else ""
+        svg = inline_svg(figure, files[0].removesuffix(".png"), title)
+        width = round(PIXELS * figure.get_figwidth())
+        return [{"kind": "figure", "svg": svg, "width": width, "text": block.caption, "files": files}]
 
     def pictures(self, pictures: Sequence[Picture]) -> list[Part]:
         """Writes figures as PNG (and PDF if `pdf`); their element has bitmaps: there may be thousands of cells."""
@@ -142,11 +137,3 @@ def inline_svg(figure: Figure, prefix: str, title: str) -> str:
     for size in ("width", "height"):
         svg = re.sub(rf'<svg\b([^>]*?)\s{size}="[^"]*"', r"<svg\1", svg, count=1)
     return svg.replace("<svg", head, 1).strip()
-
-
-def legend_key(line: Line, prefix: str) -> str:
-    """The line's colour, dash and marker as a small <svg> element, for a legend in HTML; prefix: as in `inline_svg`."""
-    figure = Drawing(figsize=(34 / 72, 12 / 72))
-    look = {"linewidth": 2, "markersize": 6, "markevery": [1], **line.options()}
-    figure.add_artist(Line2D([0.03, 0.5, 0.97], [0.5] * 3, **look))
-    return inline_svg(figure, prefix, "").replace('role="img" aria-label=""', 'class="key" aria-hidden="true"', 1)

@@ -1,4 +1,4 @@
-"""The style of figures: palette, line styles, matplotlib settings.
+"""The style of figures: palette, line styles, and matplotlib settings (figures.mplstyle).
 
 The colours are from Okabe & Ito (2008), distinguishable for colour-blind readers. Wine and grey replace yellow and
 black, which are invisible on a light or a dark page. A method in PREFERRED has the same colour in every report unless
@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -19,25 +20,15 @@ from matplotlib.ticker import LogFormatterSciNotation
 from raylfl.report.derived import by_method
 from raylfl.report.runs import Group
 
-INK, MUTED, GRID, PAPER = "#1b1f24", "#656d77", "#e4e7eb", "#fefefe"  # sheet.py replaces them by colours of the theme
+SHEET = matplotlib.rc_params_from_file(Path(__file__).with_name("figures.mplstyle"), use_default_template=False)
+INK, MUTED, GRID = (SHEET[key] for key in ("text.color", "axes.edgecolor", "grid.color"))
+PAPER = "#fefefe"  # sheet.py replaces these four by colours of the theme
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#5f6570", "#e69f00", "#56b4e9", "#882255")
 DASHES: tuple[tuple[float, ...], ...] = ((), (5, 1.6), (1.2, 1.4), (6, 1.5, 1.2, 1.5))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
-PREFERRED = {
-    "focus": 0,
-    "sfl": 1,
-    "fedacs": 2,
-    "fedaware": 3,
-    "fedavg": 4,
-    "scaffold": 5,
-    "fedau": 6,
-    "mifa": 7,
-    "fedvarp": 7,
-    "cafedavg": 6,
-    "fednova": 5,
-    "feddyn": 6,
-    "fedyogi": 7,
-}
+METHODS = ("focus", "sfl", "fedacs", "fedaware", "fedavg", "scaffold", "fedau", "mifa")  # one for each colour
+PREFERRED = {method: color for color, method in enumerate(METHODS)}
+PREFERRED |= {"fednova": 5, "cafedavg": 6, "feddyn": 6, "fedvarp": 7, "fedyogi": 7}
 
 
 @dataclass(frozen=True)
@@ -94,49 +85,7 @@ _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 def rc() -> AbstractContextManager[None]:
     """A context manager with the matplotlib settings with which all figures are drawn and saved."""
-    return matplotlib.rc_context(
-        {
-            "text.parse_math": False,  # names, paths and labels may hold `$`, `^` and `{`
-            "font.family": "DejaVu Sans",  # matplotlib ships it: the same picture on every machine
-            "font.size": 8.5,
-            "axes.titlesize": 9,
-            "axes.titleweight": "bold",
-            "axes.titlelocation": "left",
-            "axes.titlepad": 7,
-            "axes.labelsize": 8.5,
-            "axes.labelcolor": INK,
-            "axes.edgecolor": MUTED,
-            "axes.linewidth": 0.7,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "axes.grid": True,
-            "axes.axisbelow": True,
-            "axes.formatter.limits": (-4, 5),
-            "grid.color": GRID,
-            "grid.linewidth": 0.7,
-            "text.color": INK,
-            "xtick.color": MUTED,
-            "ytick.color": MUTED,
-            "xtick.labelcolor": INK,
-            "ytick.labelcolor": INK,
-            "xtick.labelsize": 8,
-            "ytick.labelsize": 8,
-            "xtick.major.size": 3,
-            "ytick.major.size": 3,
-            "xtick.minor.size": 1.5,
-            "ytick.minor.size": 1.5,
-            "legend.frameon": False,
-            "legend.fontsize": 8.5,
-            "legend.handlelength": 2.6,
-            "lines.linewidth": 1.5,
-            "lines.markersize": 4.2,
-            "figure.facecolor": "white",
-            "savefig.dpi": 200,
-            "svg.fonttype": "path",
-            "svg.hashsalt": "raylfl",  # ids that are the same in every report
-            "pdf.fonttype": 42,  # TrueType, which publishers require
-        }
-    )
+    return matplotlib.rc_context(SHEET)
 
 
 def line_styles(groups: Sequence[Group], methods: Mapping[str, Line]) -> dict[Group, Line]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import matplotlib
 import numpy as np
@@ -18,13 +18,11 @@ from raylfl.core.arrays import Bools, Floats, Ints
 from raylfl.report.curves import log_axis
 from raylfl.report.style import INK, MUTED, PALETTE, PAPER, Drawing, rc
 
-MOST = 2000  # largest number of nodes in a figure
-APART = 200  # largest number of nodes whose positions are on a circle or computed from the edges
+MOST = 200  # largest number of nodes in a figure; more would be too close to each other
 NAMED = 40  # largest number of nodes that are numbered
 WEIGHED = 14  # largest number of edges whose weights are written
 ARROWS = 2000  # largest number of edges that are drawn as arrows
 SPREAD = ("grid", "torus", "hypercube", "erdos_renyi", "random_regular", "file", "recorded")  # not drawn on a circle
-LATTICES = ("grid", "torus", "hypercube")
 CLEAR = 500  # opacity of an edge times number of edges: many edges do not hide each other
 FAR = 20  # ratio of the largest to the smallest value above which the colour scale is logarithmic
 
@@ -89,20 +87,21 @@ def topology_figure(matrix: Floats, name: str, directed: bool, title: str, said:
         line = ", ".join(f"{key} {f'{v:.3g}' if isinstance(v, float) else v}" for key, v in said.items())
         ax.text(0, 1.015, line, transform=ax.transAxes, color=MUTED, fontsize="small", va="bottom")
         net = Net.of(matrix, directed)
-        _draw(ax, net, name, places(net, name))
+        _draw(ax, net, places(net, name))
     return figure
 
 
-def coloured_figure(net: Net, name: str, working: Bools, shade: Shade, rows: int | None = None) -> Figure:
-    """A figure of the graph of a round with nodes coloured by a value; nodes that did not work are hollow."""
+def coloured_figure(net: Net, name: str, working: Bools, shade: Shade | None) -> Figure:
+    """A figure of the graph of a round, with nodes coloured by their values; nodes that did not work are hollow."""
     with rc():
-        at = places(net, name, rows)
-        wide, tall = np.ptp(at, axis=0)
-        height = min(max(4.6 * tall / max(wide, 1e-12), 1.2), 4.6)
-        figure = Drawing(figsize=(4.6, height + 0.6), dpi=200, layout="constrained")
-        ax, scale = figure.subplots(), shade.scale()
+        figure = Drawing(figsize=(4.6, 5.2), dpi=200, layout="constrained")
+        ax, at = figure.subplots(), places(net, name)
+        if shade is None:
+            _draw(ax, net, at, working=working)
+            return figure
+        scale = shade.scale()
         colors = scale.to_rgba(np.ma.masked_invalid(np.asarray(scale.get_array())))
-        _draw(ax, net, name, at, colors, working)
+        _draw(ax, net, at, colors, working)
         bar = figure.colorbar(scale, ax=ax, label=shade.label, location="bottom", shrink=0.7, aspect=26, pad=0.02)
         bar.outline.set_visible(False)
         if isinstance(scale.norm, LogNorm):
@@ -110,22 +109,14 @@ def coloured_figure(net: Net, name: str, working: Bools, shade: Shade, rows: int
     return figure
 
 
-def places(net: Net, name: str, rows: int | None = None) -> Floats:
+def places(net: Net, name: str) -> Floats:
     """The position of each of N nodes [N, 2]: on a circle with node 0 at the top, or computed from the edges.
 
-    A star has node 0 in the middle of the circle. The nodes of other graphs with more than APART nodes fill a rectangle
-    row by row. Every second row is reversed, so that successive nodes are neighbours, except in grid, torus and
-    hypercube. name: the topology's name. rows: the number of rows of a grid, if it is set.
+    A star has node 0 in the middle of the circle. name: the topology's name.
     """
     import networkx as nx
 
     count = net.count
-    if count > APART and name != "star":
-        across = count // (rows or _rows(count)) if name in LATTICES else int(np.ceil(count**0.5))
-        y, x = np.divmod(np.arange(count), across)
-        if name not in LATTICES:
-            x = np.where(y % 2, across - 1 - x, x)
-        return np.column_stack([x, -y]).astype(np.float64)
     if name in SPREAD and count > 2:
         graph = nx.empty_graph(count)
         graph.add_edges_from(net.pairs.tolist())
@@ -138,18 +129,7 @@ def places(net: Net, name: str, rows: int | None = None) -> Floats:
     return np.concatenate([np.zeros((1, 2)), circle]) if name == "star" else circle
 
 
-def _rows(count: int) -> int:
-    """The largest divisor of `count` up to its square root."""
-    return max(k for k in range(1, int(count**0.5) + 1) if count % k == 0)
-
-
-def _draw(
-    ax: Axes, net: Net, name: str, at: Floats, colors: Floats | None = None, working: Bools | None = None
-) -> None:
-    """Draws a graph; edges between opposite sides of a large torus are left out: they would hide all others."""
-    if name == "torus" and net.count > APART:
-        near = np.linalg.norm(np.diff(at[net.pairs], axis=1), axis=2)[:, 0] < 1.5
-        net = replace(net, pairs=net.pairs[near], weights=net.weights[near])
+def _draw(ax: Axes, net: Net, at: Floats, colors: Floats | None = None, working: Bools | None = None) -> None:
     _draw_edges(ax, net, at)
     _draw_nodes(ax, at, colors, working)
     ax.set_aspect("equal")
@@ -187,13 +167,12 @@ def _draw_edges(ax: Axes, net: Net, at: Floats) -> None:
 def _draw_nodes(ax: Axes, at: Floats, colors: Floats | None = None, working: Bools | None = None) -> None:
     """Draws nodes in their colours, blue if None; nodes that did not work are white with an outline."""
     count = len(at)
-    size = 260 if count <= NAMED else 40 if count <= APART else 12
+    size = 260 if count <= NAMED else 40
     edges = np.repeat(to_rgba_array(PALETTE[0]), count, axis=0) if colors is None else colors
     faces = np.repeat(to_rgba_array(PAPER), count, axis=0)
     if working is not None:
         faces[working] = edges[working]
-    wide = 1.2 if count <= APART else 0.8
-    ax.scatter(at[:, 0], at[:, 1], s=size, color=faces, edgecolors=list(edges), linewidths=wide, zorder=3)
+    ax.scatter(at[:, 0], at[:, 1], s=size, color=faces, edgecolors=list(edges), linewidths=1.2, zorder=3)
     if count <= NAMED:
         dark = faces[:, :3] @ [0.299, 0.587, 0.114] < 0.5
         for node, (x, y) in enumerate(at):

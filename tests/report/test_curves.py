@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from raylfl.report.curves import MAX_POINTS, curve, default_window, draw, log_axis, wants_log
+from raylfl.report.curves import curve, default_window, draw, log_axis, wants_log
 from raylfl.report.style import Line
 from tests.report.synthetic import groups_of, rows_of, seeds_of
 
@@ -118,16 +118,6 @@ def test_costs_far_apart_are_drawn_by_log_and_rounds_never(tmp_path):
         ax = Figure().subplots()
         draw(ax, [(curve(g, "test/accuracy", axis), Line()) for g in groups], "test/accuracy", axis)
         assert ax.get_xscale() == scale
-
-
-def test_thinning_a_long_line_keeps_its_peaks(tmp_path):
-    values = np.full(5000, 0.5)
-    values[[1234, 3210]] = 0.9, 0.1
-    ax = Figure().subplots()
-    draw(ax, [(curve(seeds_of(tmp_path, [values.tolist()]), "test/accuracy"), Line())], "test/accuracy")
-    drawn = ax.get_lines()[0].get_ydata()
-    assert len(drawn) <= MAX_POINTS + 2
-    assert (drawn.max(), drawn.min()) == (90, 10)
 
 
 @pytest.mark.parametrize(

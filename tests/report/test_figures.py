@@ -1,4 +1,4 @@
-"""Which settings share a picture; panels, captions, heat-maps and profiles."""
+"""Which settings share a picture; panels, captions and profiles."""
 
 import json
 import math
@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from raylfl.report.curves import draw_heat_map, draw_profile, heat_values
-from raylfl.report.derived import MAX_LINES, Facet, Stat, facets, scenario_keys, split
-from raylfl.report.figures import Look, composed, convergence, costs, diagnostics, heat_map, trends, tuning
+from raylfl.report.curves import draw_profile
+from raylfl.report.derived import MAX_LINES, Facet, Stat, facets, scenario_keys, split, tuned_keys
+from raylfl.report.figures import Look, composed, convergence, costs, diagnostics, profiles
 from raylfl.report.pictures import participation_pictures, partition_drawer, partition_pictures
 from raylfl.report.runs import group_runs, load_run
 from raylfl.report.style import method_styles
@@ -67,16 +67,17 @@ def test_a_composed_figure_holds_every_panel_and_the_legend(tmp_path):
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["FedAvg", "FOCUS"]
 
 
-def test_profiles_and_maps_appear_only_where_something_was_varied(tmp_path):
+def test_profiles_appear_only_where_something_was_varied(tmp_path):
     part = part_of(tmp_path, {}, {"algorithm.name": "focus"})
-    assert tuning(part.groups, look_at()) == trends(part.groups, look_at()) == []
-    assert heat_map([part], look_at()) is None
+    assert tuned_keys(part.groups) == scenario_keys(part.groups) == []
+    assert profiles(part.groups, look_at(), ["data.class_path"]) == []
 
 
 def test_tuned_keys_and_keys_of_the_world_have_profiles_of_their_own(tmp_path):
     changes = [{"local.lr": lr, "partition.alpha": alpha} for lr in (0.01, 0.1) for alpha in (0.1, 0.5, 1.0)]
     groups = part_of(tmp_path, *changes).groups
-    (rates,), (scenarios,) = tuning(groups, look_at()), trends(groups, look_at())
+    assert (tuned_keys(groups), scenario_keys(groups)) == (["local.lr"], ["partition.alpha"])
+    rates, scenarios = profiles(groups, look_at(), ["local.lr", "partition.alpha"])
     assert (rates.name, scenarios.name) == ("profile_local.lr", "profile_partition.alpha")
     assert [panel.heading for panel in rates.panels] == ["alpha=0.1", "alpha=0.5", "alpha=1"]
     assert len(scenarios.panels) == 1
@@ -84,73 +85,16 @@ def test_tuned_keys_and_keys_of_the_world_have_profiles_of_their_own(tmp_path):
         composed(block).savefig(tmp_path / f"{block.name}.png")
 
 
-def parts_of(folder, table):
-    """table: (alpha, method, lr) -> final accuracy."""
-    runs = []
-    for (alpha, method, lr), value in table.items():
-        changes = {"partition.alpha": alpha, "algorithm.name": method, "local.lr": lr}
-        runs.append((rows_of([0.1, value]), changes))
-    return facets(groups_of(folder, *runs))
-
-
-TABLE = {
-    (0.1, "fedavg", 0.1): 0.4,
-    (0.1, "fedavg", 0.01): 0.3,
-    (0.1, "sfl", 0.1): 0.6,
-    (0.5, "fedavg", 0.1): 0.7,
-    (0.5, "fedavg", 0.01): 0.8,
-    (1.0, "sfl", 0.1): math.nan,
-    (1.0, "fedavg", 0.1): 0.9,
-}
-
-
-def test_a_cell_is_the_best_tuning_of_a_method_in_a_scenario(tmp_path):
-    scenarios, methods, values = heat_values(parts_of(tmp_path, TABLE), "test/accuracy", 1)
-    assert scenarios == ["alpha=0.1", "alpha=0.5", "alpha=1"]
-    assert methods == ["fedavg", "sfl"]
-    np.testing.assert_array_equal(values, [[0.4, 0.6], [0.8, math.nan], [0.9, math.inf]])
-
-
-def test_the_map_shows_every_number_and_the_best_of_a_row_in_bold(tmp_path):
-    ax = Figure().subplots()
-    draw_heat_map(ax, parts_of(tmp_path, TABLE), "test/accuracy", 1)
-    ax.figure.draw_without_rendering()
-    shown = {text.get_text(): text.get_fontweight() for text in ax.texts}
-    assert shown == {"40.0": "normal", "60.0": "bold", "80.0": "normal", "90.0": "normal", "div.": "normal"}
-
-
-@pytest.mark.parametrize(
-    ("metric", "best"),
-    [("train/loss", {"1", "2"}), ("test/f1", {"3", "4"}), ("clients/accuracy_std", {"100.0", "200.0"})],
-)
-def test_the_best_of_a_row_is_bold_whichever_direction_the_metric_has(tmp_path, metric, best):
-    runs = []
-    for index, (method, alpha) in enumerate([(m, a) for m in ("fedavg", "sfl") for a in (0.1, 0.5)]):
-        rows = [{"round": 0, metric: float(index + 1)}]
-        runs.append((rows, {"algorithm.name": method, "partition.alpha": alpha, "metrics": {"test/f1": "max"}}))
-    ax = Figure().subplots()
-    draw_heat_map(ax, facets(groups_of(tmp_path, *runs)), metric, 1)
-    assert {text.get_text() for text in ax.texts if text.get_fontweight() == "bold"} == best
-
-
-def test_a_profile_marks_the_best_value_of_each_method_and_leaves_out_diverged_runs():
+def test_a_profile_leaves_out_diverged_runs():
     points = {"fedavg": [(0.01, Stat(0.3, 0.1, 2, 2)), (0.1, Stat(0.5, 0.1, 2, 2)), (1.0, Stat.over([math.inf]))]}
     ax = Figure().subplots()
-    draw_profile(ax, points, method_styles(["fedavg"]), "test/accuracy", "local.lr", higher=True)
-    curve, ring = (line for line in ax.get_lines() if len(line.get_xdata()) and line.get_marker() not in "_|")
+    draw_profile(ax, points, method_styles(["fedavg"]), "test/accuracy", "local.lr")
+    (curve,) = (line for line in ax.get_lines() if len(line.get_xdata()) and line.get_marker() not in "_|")
     assert curve.get_ydata().tolist() == [30, 50]
-    assert (ring.get_xdata()[0], ring.get_ydata()[0]) == (0.1, 50)
-    assert ax.get_xscale() == "log"
-
-
-@pytest.mark.parametrize(("metric", "best", "scale"), [("train/loss", 1.0, "log"), ("test/f1", 2.0, "linear")])
-def test_a_profile_rings_the_best_value_in_the_direction_of_the_metric(metric, best, scale):
-    points = {"fedavg": [(1.0, Stat(0.3, 0.1, 2, 2)), (2.0, Stat(0.5, 0.1, 2, 2))]}
+    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "linear")
     ax = Figure().subplots()
-    draw_profile(ax, points, method_styles(["fedavg"]), metric, "local.steps", higher=metric == "test/f1")
-    rings = [line for line in ax.get_lines() if line.get_markersize() == 10]
-    assert [line.get_xdata()[0] for line in rings] == [best]
-    assert (ax.get_xscale(), ax.get_yscale()) == ("linear", scale)
+    draw_profile(ax, points, method_styles(["fedavg"]), "train/loss", "local.lr", log=True)
+    assert ax.get_yscale() == "log"
 
 
 def settings_of(folder, *changes):

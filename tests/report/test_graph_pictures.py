@@ -1,4 +1,4 @@
-"""Graphs in a report: the last round's edges and nodes, their colours, and the table of the nodes."""
+"""Graphs in a report: the last round's edges and nodes, and their colours."""
 
 import json
 
@@ -10,13 +10,11 @@ from matplotlib.colors import LogNorm, to_rgba
 from raylfl.core.mixing import Edges
 from raylfl.heterogeneity.topologies.record import graph_row
 from raylfl.report import pictures as module
-from raylfl.report.page import write_report
 from raylfl.report.pictures import graph_pictures, last_graph
 from raylfl.report.runs import group_runs, load_run
-from raylfl.report.style import PAPER, Drawing
-from raylfl.report.topology_plot import Net, Shade, places
+from raylfl.report.style import PAPER
+from raylfl.report.topology_plot import Shade
 from tests.report.synthetic import rows_of, write_run
-from tests.undrawn import savefig
 
 RING = np.array([[i, (i + k) % 8] for i in range(8) for k in (1, 7)])
 WORKING = np.array([0, 1, 2, 5])
@@ -41,10 +39,10 @@ def run(tmp_path):
 
 
 def drawn(run, metric="test/accuracy"):
-    ((picture, table),) = graph_pictures(group_runs([load_run(run)]), metric)
+    (picture,) = graph_pictures(group_runs([load_run(run)]), metric)
     ax = picture.figure.axes[0]
     (nodes,) = (c for c in ax.collections if isinstance(c, PathCollection))
-    return picture, table, nodes
+    return picture, nodes
 
 
 def test_the_last_graph_has_its_weights_and_its_working_nodes(run):
@@ -56,7 +54,7 @@ def test_the_last_graph_has_its_weights_and_its_working_nodes(run):
 
 
 def test_nodes_have_the_colour_of_their_last_accuracy_and_absent_ones_are_hollow(run):
-    picture, _, nodes = drawn(run)
+    picture, nodes = drawn(run)
     expected = Shade(ACCURACY, "", higher=True, percent=True).scale().to_rgba(100 * ACCURACY)
     np.testing.assert_allclose(nodes.get_edgecolors(), expected)
     away = np.setdiff1d(np.arange(8), WORKING)
@@ -69,7 +67,7 @@ def test_nodes_have_the_colour_of_their_last_accuracy_and_absent_ones_are_hollow
 
 
 def test_the_main_metrics_counterpart_comes_first_and_far_values_are_on_a_log_scale(run):
-    picture, _, nodes = drawn(run, "algo/from_mean")
+    picture, nodes = drawn(run, "algo/from_mean")
     assert picture.figure.axes[1].get_xlabel() == "distance from the nodes' mean"
     assert nodes.get_edgecolors()[7][3] == 0  # unknown: no colour
     scale = Shade(10.0 ** -np.arange(7), "", higher=False).scale()
@@ -77,29 +75,15 @@ def test_the_main_metrics_counterpart_comes_first_and_far_values_are_on_a_log_sc
     assert scale.to_rgba(1e-6)[:3] > scale.to_rgba(1.0)[:3]  # the lighter the better
 
 
-def test_without_values_of_nodes_the_colour_is_their_rounds_at_work(run):
+def test_without_values_of_nodes_there_are_no_colours_and_a_graph_too_large_has_no_figure(run, monkeypatch):
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     plain = [{k: v for k, v in row.items() if k != "per_client"} for row in lines]
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in plain))
-    picture, table, _ = drawn(run)
-    assert picture.figure.axes[1].get_xlabel() == "rounds at work"
+    picture, nodes = drawn(run)
+    assert len(picture.figure.axes) == len(np.unique(nodes.get_edgecolors(), axis=0)) == 1
     assert "eval.nodes=true" in picture.caption
-    counts = np.zeros(8, dtype=int)
-    for row in (json.loads(line) for line in (run / "participation.jsonl").read_text().splitlines()):
-        counts[[i for i, received in zip(row["cohort"], row["received"], strict=True) if received]] += 1
-    assert [row["rounds at work"] for row in table.rows] == counts.tolist()
-
-
-def test_the_table_has_a_row_for_each_node(run):
-    _, table, _ = drawn(run)
-    counts = load_run(run).partition_counts[1].sum(axis=1)
-    assert [row["node"] for row in table.rows] == list(range(8))
-    assert [row["samples"] for row in table.rows] == counts.tolist()
-    assert {row["degree"] for row in table.rows} == {2}
-    assert [row["accuracy"] for row in table.rows] == ACCURACY.tolist()
-    heads = [column.head for column in table.columns]
-    assert heads[:4] == ["node", "samples", "degree", "test accuracy of the node's model (%)"]
-    assert table.columns[3].show(0.2) == "20"
+    monkeypatch.setattr(module, "MOST", 7)
+    assert graph_pictures(group_runs([load_run(run)]), "test/accuracy") == []
 
 
 @pytest.mark.parametrize(
@@ -111,28 +95,3 @@ def test_a_damaged_record_is_named(run, line):
     record = load_run(run)
     assert last_graph(record) is None
     assert record.faults == ["topology.jsonl: its last line cannot be read"]
-
-
-def test_a_page_has_the_graph_and_the_table_of_its_nodes(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(Drawing, "savefig", savefig)
-    page = write_report(run, tmp_path / "report", pdf=False).read_text()
-    assert 'id="graphs"' in page
-    assert (tmp_path / "report" / "graph.png").is_file()
-    assert (tmp_path / "report" / "nodes.csv").read_text().splitlines()[1].startswith("0,")
-
-
-def test_a_graph_too_large_for_a_figure_has_a_table(run, monkeypatch):
-    monkeypatch.setattr(module, "MOST", 7)
-    ((picture, table),) = graph_pictures(group_runs([load_run(run)]), "test/accuracy")
-    assert picture is None
-    assert len(table.rows) == 8
-
-
-@pytest.mark.parametrize(("name", "rows"), [("ring", None), ("torus", None), ("grid", 10), ("erdos_renyi", None)])
-def test_many_nodes_lie_apart_and_neighbours_in_a_line_side_by_side(name, rows):
-    at = places(Net(1000, np.zeros((0, 2), dtype=np.int64), np.zeros(0), False), name, rows)
-    assert len(np.unique(at, axis=0)) == 1000
-    if name == "ring":
-        np.testing.assert_array_equal(abs(np.diff(at, axis=0)).sum(axis=1), 1)
-    if name == "grid":
-        np.testing.assert_array_equal(at[np.arange(100)] - [0, 1], at[np.arange(100, 200)])

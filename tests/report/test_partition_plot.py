@@ -6,19 +6,9 @@ import numpy as np
 import pytest
 from matplotlib.collections import EllipseCollection
 from matplotlib.figure import Figure
-from scipy import stats
 
 from raylfl.heterogeneity.trace import make_row
-from raylfl.report.participation_plot import (
-    IDLE,
-    LOST,
-    RECEIVED,
-    frequencies,
-    gaps,
-    memoryless,
-    participation_figure,
-    states,
-)
+from raylfl.report.participation_plot import IDLE, LOST, RECEIVED, frequencies, participation_figure, states
 from raylfl.report.partition_plot import MAX_COLUMNS, bubble, class_colors, columns, figure, heat, stacked
 from tests.shares import one_in
 
@@ -113,9 +103,7 @@ def test_every_size_is_drawn_to_a_file(clients, classes, tmp_path):
 
 def test_pictures_of_nothing_are_drawn_too(tmp_path):
     figure(np.zeros((4, 3), dtype=np.int64)).savefig(tmp_path / "p.png", dpi=50)
-    empty = participation_figure([ROWS[1]], 3)
-    empty.savefig(tmp_path / "empty.png")
-    assert empty.axes[2].texts[0].get_text() == "no client took part twice"
+    participation_figure([ROWS[1]], 3).savefig(tmp_path / "empty.png")
 
 
 ROWS = [
@@ -136,20 +124,10 @@ def random_rows(count, rounds, p, seed=0):
     return rows
 
 
-def test_states_frequencies_and_gaps_of_participation():
+def test_states_and_frequencies_of_participation():
     expected = [[RECEIVED, IDLE, IDLE, RECEIVED], [IDLE] * 4, [LOST, IDLE, RECEIVED, RECEIVED]]
     assert states(ROWS, 3).tolist() == expected
     assert frequencies(ROWS, 3).tolist() == [0.5, 0.0, 1.25]
-    lengths, clients = gaps(states(ROWS, 3))
-    assert list(zip(clients.tolist(), lengths.tolist(), strict=True)) == [(0, 3), (2, 2), (2, 1)]
-
-
-def test_memoryless_gaps_are_shares_and_of_equal_clients_geometric():
-    table = states(random_rows(1, 400, 0.3), 1)
-    f, g = (table != IDLE).mean(), np.arange(1, 20)
-    np.testing.assert_allclose(memoryless(table, gaps(table)[1], g), stats.geom(f).pmf(g), rtol=1e-12)
-    table = states(random_rows(20, 300, np.linspace(0.05, 0.9, 20)), 20)
-    assert memoryless(table, gaps(table)[1], np.arange(1, 2000)).sum() == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(
@@ -158,13 +136,12 @@ def test_memoryless_gaps_are_shares_and_of_equal_clients_geometric():
 def test_any_run_can_be_drawn(count, rounds, known, tmp_path):
     nominal = np.full(count, 0.1) if known else None
     figure = participation_figure(random_rows(count, rounds, 0.1), count, nominal, "Bernoulli")
-    raster, frequency, spells = figure.axes
+    raster, frequency = figure.axes
     assert raster.get_title(loc="left").startswith("Sampled: ")
     assert raster.get_images()[0].get_array().shape == (count, rounds, 3)
     dots = frequency.collections[-1].get_offsets()
     np.testing.assert_allclose(dots[:, 1], frequencies(random_rows(count, rounds, 0.1), count))
     assert (frequency.get_legend() is not None) == known
-    assert spells.get_xlabel() == "rounds from one to the next"
     if rounds == 60:
         figure.savefig(tmp_path / "participation.png")
         assert (tmp_path / "participation.png").stat().st_size > 10_000

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import raylfl
-from raylfl.report.page import write_report
+from raylfl.report.figures import convergence
+from raylfl.report.page import content_of
 from raylfl.report.promised import promises_of
 from raylfl.report.runs import group_runs, read_runs
 from raylfl.report.style import Line
-from tests.report.test_page import Page
 
 SMALL = [
     "num_clients=3",
@@ -18,11 +18,11 @@ SMALL = [
     "logging.report=false",
 ]
 CASES = {  # long enough for a limit, or short because no line is drawn
-    "sfl": ["rounds=200", "algorithm.name=sfl", "local.lr={theory: sfl}", "eval.average=1.0"],
-    "focus": ["rounds=200", "local.lr={theory: focus}"],
+    "sfl": ["rounds=100", "algorithm.name=sfl", "local.lr={theory: sfl}", "eval.average=1.0", "eval.every=2"],
+    "focus": ["rounds=60", "local.lr={theory: focus}"],
     "fedavg": ["rounds=200", "algorithm.name=fedavg", "local.steps=[1, 4, 9]", "local.lr=0.003"],
     "fedacs": [
-        "rounds=200",
+        "rounds=130",
         "algorithm.name=fedacs",
         "participation={name: uniform, size: 2}",
         "link={name: bernoulli, q: [0.0, 0.5, 0.2]}",
@@ -31,7 +31,7 @@ CASES = {  # long enough for a limit, or short because no line is drawn
         "eval.every=1",
     ],
     "fedaware": [
-        "rounds=100",
+        "rounds=60",
         "algorithm={name: fedaware, warmup: all}",
         "participation={name: uniform, size: 2}",
         "local.lr={theory: fedaware}",
@@ -121,10 +121,10 @@ def test_what_has_no_line_is_said(runs, case, reason):
     assert any(reason in line for line in refused), refused
 
 
-def test_the_page_names_the_lines_and_the_refusals(runs, tmp_path, undrawn):
-    words = Page(write_report([runs["sfl"], runs["fedavg"], runs["fast"]], tmp_path, theory=True, pdf=False)).words
-    assert "[2] Thm 1: bound" in words
-    assert "[3] eq. 39: limit at this eta" in words
-    assert "No theorem's line for" in words
-    assert words.index("[2] Thm 1: bound") < words.index("Other measurements")
-    assert "[2] Thm 1: bound" not in Page(write_report([runs["sfl"]], tmp_path, pdf=False)).words
+def test_a_report_shows_the_lines_first_and_says_which_settings_have_none(runs):
+    content = content_of([runs["sfl"], runs["fedavg"], runs["fast"]], theory=True)
+    legend = [text for part in content.parts for text, _ in convergence(part, content.look).legend]
+    for line in ("[2] Thm 1: bound", "[3] eq. 39: limit at this eta"):
+        assert any(line in text for text in legend)
+    assert any("No theorem's line for" in text for text in content.look.promises.refused)
+    assert content_of([runs["sfl"]]).look.promises is None
