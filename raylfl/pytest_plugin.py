@@ -9,7 +9,8 @@ option and without paths, pytest runs only the contract.
 
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,26 +53,25 @@ def contract_items(session: pytest.Session, text: str) -> list[pytest.Item]:
         algorithm = configured(settings).algorithm
     except BadConfig as error:
         raise pytest.UsageError(f"{OPTION} {text}: {error}") from None
-    made: list[pytest.Item] = [
-        ContractItem.from_parent(session, name=f"{text}::{check}", call=call, arguments=(algorithm,))
-        for check, call in CHECKS.items()
-    ]
-    made += [
-        RunItem.from_parent(session, name=f"{text}::{check}", call=call, arguments=(settings,))
-        for check, call in RUN_CHECKS.items()
-    ]
-    return made
+
+    def in_folder(check: Callable[..., None]) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            check(settings, Path(folder))
+
+    calls = {name: partial(check, algorithm) for name, check in CHECKS.items()}
+    calls |= {name: partial(in_folder, check) for name, check in RUN_CHECKS.items()}
+    return [ContractItem.from_parent(session, name=f"{text}::{name}", call=call) for name, call in calls.items()]
 
 
 class ContractItem(pytest.Item):
-    """A test that calls one contract check with an algorithm; the check simulates rounds on gradient functions."""
+    """A test that calls one contract check: of simulated rounds on gradient functions, or of whole runs."""
 
-    def __init__(self, *, call: Any, arguments: Sequence[Any], **more: Any):
+    def __init__(self, *, call: Callable[[], None], **more: Any):
         super().__init__(**more)
-        self.call, self.arguments = call, arguments
+        self.call = call
 
     def runtest(self) -> None:
-        self.call(*self.arguments)
+        self.call()
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """The message of a violated contract, without a traceback; for any other error the usual traceback."""
@@ -81,11 +81,3 @@ class ContractItem(pytest.Item):
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
         return Path(__file__), None, self.name
-
-
-class RunItem(ContractItem):
-    """A test that calls one contract check on whole runs, with the settings of the config and a temporary folder."""
-
-    def runtest(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            self.call(*self.arguments, Path(folder))

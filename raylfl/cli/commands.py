@@ -4,6 +4,7 @@ Imports are inside the functions: a mistake in the arguments is then reported be
 """
 
 import argparse
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,56 +12,66 @@ from typing import Any
 from raylfl.components.extras import EXTRAS, MissingExtra, require
 from raylfl.config.find import FOLDERS
 from raylfl.errors import BadConfig
+from raylfl.python import console
+from raylfl.python.console import say, shown
 
 REGISTERED = ("algorithms", "partitions", "participation", "links", "topologies", "models", "data", "loggers")
 KINDS = (*REGISTERED, *FOLDERS)  # the arguments of `raylfl list`
 REPORT = EXTRAS["report"]
 
 
-def run(args: argparse.Namespace) -> int | None:
+def _config(args: argparse.Namespace, *more: str, **options: Any) -> Any:
+    """The config of a command; its mistakes are reported before torch is imported, which takes seconds."""
     from raylfl.config.load import load_config
 
+    return load_config(args.config, [*args.overrides, *more], **options)
+
+
+def print_config(args: argparse.Namespace) -> None:
+    config = _config(args)
+    from raylfl.config.text import dump
+    from raylfl.experiment.assemble import check_without_data
+
+    check_without_data(config)
+    if config.local.lr_by_theory is not None:
+        from raylfl.theory.rate import resolve_rate
+
+        resolve_rate(config)
+    print(dump(config.resolved), end="")
+
+
+def run(args: argparse.Namespace) -> None:
     if args.print_config:
-        config = load_config(args.config, args.overrides)
-        from raylfl.config.text import dump
-        from raylfl.experiment.assemble import check_without_data
-
-        check_without_data(config)
-        if config.local.lr_by_theory is not None:
-            from raylfl.theory.rate import resolve_rate
-
-            resolve_rate(config)
-        print(dump(config.resolved), end="")
-        return None
+        print_config(args)
+        return
     from raylfl.python import api
-    from raylfl.python.console import Watcher, say, shown
 
-    with Watcher() as watch:
+    def address(groups: Mapping[str, Any], otherwise: str = "") -> str:
+        logging = groups["logging"]
+        return f"{logging.url or shown(logging.folder)}/{groups['top'].name}/{logging.id or otherwise}"
 
-        def begin(groups: Mapping[str, Any]) -> None:  # before torch is imported, which takes seconds
-            logging = groups["logging"]
-            if args.or_resume and logging.id is None:
+    with console.Watcher() as watch:
+
+        def begin(groups: Mapping[str, Any]) -> None:  # before torch is imported
+            if args.or_resume and groups["logging"].id is None:
                 need = "--or-resume needs the name of the run to continue: logging.id=first"
                 raise BadConfig(f"logging.id=null, but {need}")
             api.check_runtime(groups)
-            watch.prepare(f"{logging.url or shown(logging.folder)}/{groups['top'].name}/{logging.id or '...'}")
+            watch.prepare(address(groups, "..."))
 
-        config = load_config(args.config, args.overrides, check=begin)
+        config = _config(args, check=begin)
         from raylfl.execution.planned import prepare
 
         result = (api.run_or_resume if args.or_resume else api.begin)(prepare(config), watch)
     if result is None:
-        address = f"{config.logging.url or shown(config.logging.folder)}/{config.top.name}/{config.logging.id}"
-        say(f"finished {address}: all {config.top.rounds} rounds are done; a larger value of rounds continues it")
+        rounds = config.top.rounds
+        say(f"finished {address(vars(config))}: all {rounds} rounds are done; a larger value of rounds continues it")
     else:
         _finished(result)
-    return None
 
 
 def resume(args: argparse.Namespace) -> None:
-    from raylfl.python.console import Watcher
-
-    with Watcher() as watch:
+    with console.Watcher() as watch:
         watch.prepare(args.run_dir)
         from raylfl.python import api
 
@@ -69,7 +80,6 @@ def resume(args: argparse.Namespace) -> None:
 
 
 def _finished(result: Any) -> None:
-    from raylfl.python.console import say, shown, working
     from raylfl.runtime.records.mirror import copy_again
     from raylfl.runtime.records.summary import step_line
 
@@ -82,7 +92,7 @@ def _finished(result: Any) -> None:
         else:
             from raylfl.report.page import write_report
 
-            with working("drawing the report"):
+            with console.working("drawing the report"):
                 page = write_report([result.run_dir], result.run_dir / "report", theory=result.config.logging.theory)
             say(f"report   {shown(page)}")
     if "local_steps" in result.summary:
@@ -93,57 +103,47 @@ def _finished(result: Any) -> None:
 
 
 def _say_stop(result: Any) -> None:
-    from raylfl.python.console import say, shown
-
     if result.stopped_early is not None:
         say(f"stopped  {shown(result.run_dir)} after {len(result.metrics)} rounds: {result.stopped_early}")
 
 
-def compare(args: argparse.Namespace) -> int | None:
+def compare(args: argparse.Namespace) -> None:
     require(*REPORT, what="the report of a comparison", instead="`raylfl run` for each algorithm")
     from raylfl.execution.several import compare
 
     names = [name for name in args.algorithms.split(",") if name]
     if not names:
         raise BadConfig(f"--algorithms '{args.algorithms}' names none; write focus,fedavg,sfl, for example")
-    seeds = _seeds(args.seeds)
+    try:
+        seeds = [int(seed) for seed in args.seeds.split(",")] if args.seeds is not None else []
+    except ValueError:
+        raise BadConfig(f"--seeds '{args.seeds}' is no list of whole numbers; write 0,1,2, for example") from None
     results = compare(args.config, args.overrides, names, seeds=seeds, progress=True, jobs=args.jobs)
     for result in results:
         _say_stop(result)
     folders = [result.run_dir for result in results]
     out = Path(args.out) if args.out else folders[0].parent / f"report-{folders[0].name}"
     _write_report(folders, out, theory=any(result.config.logging.theory for result in results))
-    return None
-
-
-def _seeds(text: str | None) -> list[int]:
-    """The seeds in the text of `--seeds`, such as 0,1,2; empty for None. Raises BadConfig."""
-    try:
-        return [] if text is None else [int(part) for part in text.split(",")]
-    except ValueError:
-        raise BadConfig(f"--seeds '{text}' is no list of whole numbers; write 0,1,2, for example") from None
 
 
 def _write_report(paths: Sequence[Path], out: Path, **choices: Any) -> None:
     """Writes the report of these runs (`raylfl.report.page.content_of`), and prints its main tables."""
-    from raylfl.python.console import print_table, say, shown, working
     from raylfl.report.page import content_of, shown_tables, write_page
     from raylfl.report.render import to_rich
 
-    with working("drawing the report"):
+    with console.working("drawing the report"):
         content = content_of(paths, **choices)
         page, tables = write_page(content, out), shown_tables(content)
     for table in tables:
         shown_table = to_rich(table)
         shown_table.box = None
-        print_table(shown_table)
+        console.print_table(shown_table)
     say(f"report   {shown(page)}")
 
 
 def sweep(args: argparse.Namespace) -> int:
     require(*EXTRAS["tune"], "ray", what="raylfl sweep")  # the extra `tune` has ray
     require(*REPORT, what="the report of a sweep")
-    from raylfl.python.console import say
     from raylfl.tune import sweep
 
     if args.resume:
@@ -159,7 +159,6 @@ def report(args: argparse.Namespace) -> None:
 
     paths = [local_view(p) for p in args.paths]
     if args.wandb:
-        from raylfl.python.console import say
         from raylfl.report.wandb_report import publish
 
         say(f"report   {publish(paths, args.wandb)}")
@@ -167,7 +166,6 @@ def report(args: argparse.Namespace) -> None:
     require(*REPORT, what="raylfl report")
     choices = {"metric": args.metric, "target": args.target, "last": args.last}
     if len(paths) == 1 and not any(value is not None for value in choices.values()):
-        from raylfl.python.console import say
         from raylfl.tune.spec import shown_choices
 
         try:
@@ -175,8 +173,7 @@ def report(args: argparse.Namespace) -> None:
         except BadConfig as error:
             say(f"settings are not ranked as in the sweep: {error}")
     choices |= {"theory": args.theory, "where": args.where, "columns": [key for key in args.columns.split(",") if key]}
-    if args.better is not None:
-        choices["better"] = args.better
+    choices["better"] = args.better
     _write_report(paths, Path(args.out), **choices)
 
 
@@ -214,15 +211,12 @@ def publish(args: argparse.Namespace) -> None:
 
 
 def partition(args: argparse.Namespace) -> None:
-    from raylfl.config.load import load_config
-
-    config = load_config(args.config, args.overrides)  # before torch is imported
+    config = _config(args)
     require(*REPORT, what="the figure of raylfl partition")
     from raylfl.experiment.assemble import make_split
     from raylfl.experiment.data_source import load_data
     from raylfl.heterogeneity.partition.given import as_text
     from raylfl.heterogeneity.partition.stats import class_counts, summary, table
-    from raylfl.python.console import rows_table, say
     from raylfl.report.partition_plot import figure
     from raylfl.runtime.records.files import atomic_write
 
@@ -231,8 +225,8 @@ def partition(args: argparse.Namespace) -> None:
     natural = config.resolved["partition"]["name"] == "natural"
     names = source.client_names if natural else None
     rows = table(split, samples)
-    rows_table([{"name": name, **row} for name, row in zip(names, rows, strict=True)] if names else rows)
-    rows_table(summary(split, samples))
+    console.rows_table([{"name": name, **row} for name, row in zip(names, rows, strict=True)] if names else rows)
+    console.rows_table(summary(split, samples))
     for line in source.warnings:
         say(f"warning: {line}")
     if split.dropped:
@@ -248,33 +242,27 @@ def partition(args: argparse.Namespace) -> None:
 
 
 def trace(args: argparse.Namespace) -> None:
-    from raylfl.config.load import load_config
-
-    config = load_config(args.config, args.overrides)
+    config = _config(args)
     require(*REPORT, what="the figure of raylfl trace")
     from raylfl.experiment.assemble import assemble
     from raylfl.heterogeneity.trace import read_trace
-    from raylfl.python.console import participation_line, say
     from raylfl.report.trace import draw_trace
     from raylfl.theory.rate import resolve_rate
 
     resolve_rate(config)
     experiment = assemble(config)
     written = draw_trace(experiment, Path(args.out))
-    say(participation_line(read_trace(written[0]), experiment.world.count))
+    say(console.participation_line(read_trace(written[0]), experiment.world.count))
     for path in written:
         say(f"written  {path}")
 
 
 def topology(args: argparse.Namespace) -> None:
-    from raylfl.config.load import load_config
-
-    config = load_config(args.config, args.overrides)
+    config = _config(args)
     require(*REPORT, what="the figure of raylfl topology")
     from raylfl.core.mixing import Family
     from raylfl.experiment.assemble import assemble
     from raylfl.heterogeneity.topologies.summary import first_mixing, mixing_rate, numbers
-    from raylfl.python.console import rows_table, say
     from raylfl.report.topology_plot import MOST, topology_figure
 
     experiment = assemble(config)
@@ -285,10 +273,9 @@ def topology(args: argparse.Namespace) -> None:
         say(f"algorithm {config.resolved['algorithm']['name']} does not run on a graph: the weights of dsgd are shown")
     said = numbers(graph, world, family)
     rate = mixing_rate(graph, world, family, experiment.participation, experiment.link)
-    rows_table([{"topology": name, **said, "mixing": rate}])
-    say(
-        "gap: 1 minus the factor per round by which differences between nodes shrink, with all nodes of round 0 at work"
-    )
+    console.rows_table([{"topology": name, **said, "mixing": rate}])
+    gap = "1 minus the factor per round by which differences between nodes shrink, with all nodes of round 0 at work"
+    say(f"gap: {gap}")
     say("mixing: the same, measured with this participation and these links")
     if world.count > MOST:
         say(f"no figure: it shows {MOST} nodes at most")
@@ -301,48 +288,40 @@ def topology(args: argparse.Namespace) -> None:
 
 
 def profile(args: argparse.Namespace) -> None:
-    from raylfl.config.load import load_config
+    free = ("runtime.backend=local", "eval.every=0", "runtime.vectorize=auto", "runtime.layout=auto")
+    config = _config(args, *free)
     from raylfl.execution.planned import prepare
-
-    free = ["runtime.backend=local", "eval.every=0", "runtime.vectorize=auto", "runtime.layout=auto"]
-    experiment = prepare(load_config(args.config, [*args.overrides, *free]))
-    from raylfl.python.console import profile_tables, working
     from raylfl.runtime.profile import profile
 
-    with working("timing rounds"):
-        timings, kernels = profile(experiment, args.rounds)
-    profile_tables(timings, kernels)
+    with console.working("timing rounds"):
+        timings, kernels = profile(prepare(config), args.rounds)
+    console.profile_tables(timings, kernels)
 
 
 def theory(args: argparse.Namespace) -> None:
-    from raylfl.config.load import load_config
-
-    config = load_config(args.config, args.overrides)
+    config = _config(args)
     from raylfl.execution.planned import prepare
-    from raylfl.python.console import print_cells, say, working
     from raylfl.theory.summary import theory_of
 
-    with working("computing the constants"):
+    with console.working("computing the constants"):
         theory = theory_of(prepare(config))
     if args.json:
-        import json
-
         from raylfl.runtime.records.lines import jsonable
 
         print(json.dumps(jsonable(theory.as_dict()), indent=1))
         return
     constants = [(c.symbol, f"{c.value:.4g}", c.meaning, c.how) for c in theory.constants]
-    print_cells(constants, ("", "value", "meaning", "how"), "Constants")
+    console.print_cells(constants, ("", "value", "meaning", "how"), "Constants")
     if theory.steps:
         steps = [
             (s.theorem, s.case, f"{s.largest:.4g}", "inside" if s.admits(theory.eta) else "OUTSIDE", s.formula)
             for s in theory.steps
         ]
         heads = ("theorem", "case", "at most", "this run", "condition")
-        print_cells(steps, heads, f"Step sizes (local.lr is {theory.eta:g})")
+        console.print_cells(steps, heads, f"Step sizes (local.lr is {theory.eta:g})")
     if theory.promises:
         promises = [(p.theorem, p.what, f"{p.value:.4g}") for p in theory.promises]
-        print_cells(promises, ("theorem", "", "value"), "Rates and limits")
+        console.print_cells(promises, ("theorem", "", "value"), "Rates and limits")
     for note in theory.notes:
         say(f"note: {note}")
 
@@ -377,15 +356,12 @@ def doctor(args: argparse.Namespace) -> int:
     for finding in findings():
         print(finding)
         missing += [finding.subject] * (finding.state == "missing")
-    print(
-        "raylfl run digits " + (f"needs what is missing: {', '.join(missing)}" if missing else "has all that it needs")
-    )
+    state = f"needs what is missing: {', '.join(missing)}" if missing else "has all that it needs"
+    print(f"raylfl run digits {state}")
     return 1 if missing else 0
 
 
 def schema(args: argparse.Namespace) -> None:
-    import json
-
     if args.sweep:
         from raylfl.tune.spec import sweep_schema as of_file
     else:
@@ -394,15 +370,13 @@ def schema(args: argparse.Namespace) -> None:
 
 
 def runs(args: argparse.Namespace) -> None:
-    from raylfl.python.console import runs_table
     from raylfl.runtime.records.mirror import local_view
     from raylfl.tune.journal import ends
 
-    runs_table([local_view(p) for p in args.paths or ["runs"]], ends, args.where)
+    console.runs_table([local_view(p) for p in args.paths or ["runs"]], ends, args.where)
 
 
 def diff(args: argparse.Namespace) -> None:
-    from raylfl.python.console import differences_table
     from raylfl.runtime.records.mirror import local_view
 
-    differences_table([local_view(p) for p in args.paths], args.where)
+    console.differences_table([local_view(p) for p in args.paths], args.where)

@@ -7,10 +7,12 @@ candidates too, except for the commands `list` and `new`. bash splits `algorithm
 
 import argparse
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from string import Template
+from typing import Any
 
+from raylfl.cli.new import KINDS as TEMPLATE_KINDS
 from raylfl.cli.new import TEMPLATES
 from raylfl.config.components import keys_of
 from raylfl.config.find import FOLDERS, config_names
@@ -26,35 +28,29 @@ SCRIPT = Template((TEMPLATES / "completion.sh.txt").read_text("utf-8"))
 def script(shell: str, parser: argparse.ArgumentParser) -> str:
     """The completion script of bash or zsh, which runs that of bash by its `bashcompinit`."""
     group = next(action for action in parser._actions if isinstance(action.choices, dict))
-    commands: dict[str, argparse.ArgumentParser] = dict(group.choices or {})
+    commands: dict[str, Any] = dict(group.choices or {})
     values = {f"{group}|{group}.name": registry.names() for group, registry in REGISTRIES.items()}
     values["base"] = config_names()  # shell pattern of config keys -> their possible values
+    keys, kinds = _keys(), [*KINDS, *FOLDERS]
+    words = {name: (config_names("."), keys) for name, sub in commands.items() if sub.takes_config}  # first, later ones
+    words["sweep"] = [folder.removeprefix("sweep/") for folder in config_names("sweep")], keys
+    words |= {"list": (kinds, kinds), "new": ([*TEMPLATE_KINDS, "job"], []), "completion": ([*SHELLS], [])}
     text = SCRIPT.substitute(
         shell=shell,
         algorithms=_quoted(REGISTRIES["algorithm"].names()),
         commands=_quoted([*commands, "--version", "--help"]),
         values="\n".join(f"            {key}) words={_quoted(words)};;" for key, words in values.items()),
-        cases="\n".join(_case(name, sub) for name, sub in commands.items()),
+        cases="\n".join(_case(name, sub, *words.get(name, ([], []))) for name, sub in commands.items()),
     )
     return text if shell == "bash" else f"autoload -U +X bashcompinit && bashcompinit\n{text}"
 
 
-def _case(name: str, parser: argparse.ArgumentParser) -> str:
-    """The `case` branch of the script for one command: options anywhere, configs or fixed words first, then keys."""
+def _case(name: str, parser: argparse.ArgumentParser, first: Sequence[str], later: Sequence[str]) -> str:
+    """The `case` branch of the script for one command: options anywhere, else `first` in second place, then `later`."""
     options = _quoted(sorted(option for option in parser._option_string_actions if option.startswith("--")))
-    first, later = "''", "''"
-    if getattr(parser, "takes_config", False):
-        first, later = _quoted(config_names(".")), _quoted(_keys())
-    elif name == "sweep":
-        first, later = _quoted([folder.removeprefix("sweep/") for folder in config_names("sweep")]), _quoted(_keys())
-    elif name == "list":
-        first = later = _quoted([*KINDS, *FOLDERS])
-    elif name == "new":
-        first = _quoted(["algorithm", "partition", "participation", "link", "model", "data", "job"])
-    elif name == "completion":
-        first = _quoted(SHELLS)
+    words = f"if ((COMP_CWORD == 2)); then words={_quoted(first)}; else words={_quoted(later)}; fi"
     return (
-        f"        {name})\n            if ((COMP_CWORD == 2)); then words={first}; else words={later}; fi\n"
+        f"        {name})\n            {words}\n"
         f'            words="$words "{options}\n            COMPREPLY=($(compgen -W "$words" -- "$current"));;'
     )
 

@@ -151,15 +151,6 @@ def _cluster(address: str) -> Finding:
     return Finding("ok", "ray cluster", f"runs join {address}: {have}")
 
 
-def _wandb() -> Iterator[Finding]:
-    from raylfl.runtime.records.wandb_run import logged_in
-
-    if installed("wandb"):
-        known = logged_in()
-        text = "logged in" if known else "not logged in: logging.loggers=wandb logs offline"
-        yield Finding("ok" if known else "note", "wandb login", text, "" if known else "wandb login")
-
-
 def _data() -> Iterator[Finding]:
     from raylfl.data.base import data_root
 
@@ -198,4 +189,4 @@ def _plug_ins() -> Iterator[Finding]:
                 yield Finding("note", "plug-in", f"{kind}/{name} cannot be used ({error})")
 
 
-CHECKS = (_program, _packages, _gpus, _ray, _ports, _wandb, _data, _folders, _plug_ins)
+CHECKS = (_program, _packages, _gpus, _ray, _ports, _data, _folders, _plug_ins)

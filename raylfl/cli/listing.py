@@ -1,6 +1,5 @@
 """The output of `raylfl list`: shipped components, plug-ins, configs, and your own classes with their options."""
 
-import dataclasses
 import importlib.util
 import inspect
 from collections.abc import Iterator
@@ -100,14 +99,10 @@ def _is_module(path: str) -> bool:
 
 
 def _options(cls: type) -> Iterator[tuple[str, str]]:
-    hints = options_of_class(cls) or {}
-    if dataclasses.is_dataclass(cls):
-        defaults = {field.name: field.default for field in dataclasses.fields(cls)}
-        absent: Any = dataclasses.MISSING
-    else:
-        defaults = {name: p.default for name, p in inspect.signature(cls).parameters.items()}
-        absent = inspect.Parameter.empty
-    for name, hint in hints.items():
-        said = "" if hint is Any else words(hint)
-        default = defaults.get(name, absent)
-        yield name, "; ".join(filter(None, (said, "" if default is absent else f"default {default}")))
+    defaults = {name: p.default for name, p in inspect.signature(cls).parameters.items()}
+    for name, hint in (options_of_class(cls) or {}).items():
+        said = [] if hint is Any else [words(hint)]
+        default = defaults.get(name, inspect.Parameter.empty)
+        if default is not inspect.Parameter.empty and repr(default) != "<factory>":  # of a dataclass's field
+            said.append(f"default {default}")
+        yield name, "; ".join(filter(None, said))

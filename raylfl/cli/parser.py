@@ -16,6 +16,8 @@ from raylfl.config.find import working_directory
 from raylfl.errors import BadConfig, RaylflError, exits_as_errors, headline, is_noted, note_own_code, visible
 from raylfl.startup import process
 
+Command = Callable[[argparse.Namespace], int | None]
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command given by these arguments (None: the arguments of the process) and returns its exit code.
@@ -95,8 +97,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"raylfl {raylfl.__version__}")
     subparsers: Any = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def command(name: str, call: Callable[[argparse.Namespace], int | None], text: str, config: bool = False) -> Any:
-        sub = subparsers.add_parser(name, parents=[shared], help=text, description=text)
+    def command(call: Command, text: str, config: bool = False, name: str | None = None) -> Any:
+        sub = subparsers.add_parser(name or call.__name__, parents=[shared], help=text, description=text)
         sub.set_defaults(call=call)
         if config:
             sub.takes_config = True
@@ -106,6 +108,9 @@ def _parser() -> argparse.ArgumentParser:
 
     def overrides(sub: Any, text: str, metavar: str = "key=value") -> None:
         sub.add_argument("overrides", nargs="*", default=[], metavar=metavar, help=text)
+
+    def flag(sub: Any, name: str, text: str) -> None:
+        sub.add_argument(name, action="store_true", help=text)
 
     def where(sub: Any) -> None:
         text = "only runs with this config value or newest metric, also with !=, <, <=, >, >= (may be repeated)"
@@ -119,39 +124,30 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--jobs", type=_positive, metavar="N", help=text)
 
     def take_over(sub: Any) -> None:
-        text = "take a URL from the machine that was killed, or lost, as it worked there"
-        sub.add_argument("--take-over", action="store_true", help=text)
+        flag(sub, "--take-over", "take a URL from the machine that was killed, or lost, as it worked there")
 
-    sub = command("run", commands.run, "execute one federated run", config=True)
-    sub.add_argument("--print-config", action="store_true", help="print the resolved config and stop")
-    sub.add_argument("--or-resume", action="store_true", help="if the run with this logging.id exists, continue it")
-    sub = command("compare", commands.compare, "run several algorithms on one config, then write a report", config=True)
-    sub.add_argument(
-        "-a", "--algorithms", required=True, metavar="A,B,...", help="names of algorithms, compared on one config"
-    )
+    sub = command(commands.run, "execute one federated run", config=True)
+    flag(sub, "--print-config", "print the resolved config and stop")
+    flag(sub, "--or-resume", "if the run with this logging.id exists, continue it")
+    sub = command(commands.compare, "run several algorithms on one config, then write a report", config=True)
+    text = "names of algorithms, compared on one config"
+    sub.add_argument("-a", "--algorithms", required=True, metavar="A,B,...", help=text)
     sub.add_argument("--seeds", metavar="S,T,...", help="run each algorithm with each of these seeds")
     jobs(sub)
     out(sub, "where the report goes (default: beside the runs)", default=None)
-    sub = command("resume", commands.resume, "continue a run from its newest intact checkpoint")
+    sub = command(commands.resume, "continue a run from its newest intact checkpoint")
     sub.add_argument("run_dir", metavar="RUN_DIR", help="a run's directory, or its URL")
     overrides(sub, "rounds may be raised")
-    text = "load objects.pkl, and the classes that a run from elsewhere names: executes code"
-    sub.add_argument("--trust", action="store_true", help=text)
+    flag(sub, "--trust", "load objects.pkl, and the classes that a run from elsewhere names: executes code")
     take_over(sub)
-    sub = command(
-        "sweep", commands.sweep, "search over config keys with Ray Tune; writes a table of trials and a report"
-    )
+    sub = command(commands.sweep, "search over config keys with Ray Tune; writes a table of trials and a report")
     sub.add_argument("sweep", nargs="?", metavar="SWEEP", help="a path, or the name of a file under conf/sweep/")
     overrides(sub, "keys of the sweep or of its config")
-    sub.add_argument(
-        "--resume", metavar="DIR", help="continue the sweep in this directory, or at this URL, without its file"
-    )
+    text = "continue the sweep in this directory, or at this URL, without its file"
+    sub.add_argument("--resume", metavar="DIR", help=text)
     take_over(sub)
-    text = "import the classes that a sweep from elsewhere names: executes code"
-    sub.add_argument("--trust", action="store_true", help=text)
-    sub = command(
-        "report", commands.report, "write curves, tables and a page about runs; seeds of one setting are pooled"
-    )
+    flag(sub, "--trust", "import the classes that a sweep from elsewhere names: executes code")
+    sub = command(commands.report, "write curves, tables and a page about runs; seeds of one setting are pooled")
     sub.add_argument("paths", nargs="+", metavar="RUN_OR_SWEEP_DIR", help="directories or URLs")
     where(sub)
     out(sub, None, default="report")
@@ -161,76 +157,60 @@ def _parser() -> argparse.ArgumentParser:
     text = "columns of the summary table, in order: setting, seeds, length, last, final, best, rounds, floats, ..."
     sub.add_argument("--columns", default="", metavar="A,B,...", help=text)
     sub.add_argument("--last", type=int, help="means over the last LAST rounds; 0: each run's best round")
-    sub.add_argument("--theory", action="store_true", help="theorems' bounds, rates and limits as lines beside curves")
+    flag(sub, "--theory", "theorems' bounds, rates and limits as lines beside curves")
     sub.add_argument("--wandb", metavar="ENTITY/PROJECT", help="make a report at wandb instead")
     sub = command(
-        "reproduce",
-        commands.reproduce,
-        "reproduce a paper's figure or table; prints our numbers beside the published ones",
+        commands.reproduce, "reproduce a paper's figure or table; prints our numbers beside the published ones"
     )
     overrides(sub, "focus/fig4, ...; key=value applies to every run", metavar="NAME")
-    sub.add_argument("--list", action="store_true", help="list all names (also without NAME)")
+    flag(sub, "--list", "list all names (also without NAME)")
     sub.add_argument("--scale", choices=("smoke", "paper"), help="scale of image classification (default: smoke)")
-    sub.add_argument(
-        "--only",
-        action="append",
-        default=[],
-        metavar="key=value",
-        help="run only these cells: task=mnist-*, steps=5,20 (keys of SFL: task, classes, steps, method, lr, seed)",
-    )
+    text = "run only these cells: task=mnist-*, steps=5,20 (keys of SFL: task, classes, steps, method, lr, seed)"
+    sub.add_argument("--only", action="append", default=[], metavar="key=value", help=text)
     jobs(sub)
-    sub.add_argument(
-        "--estimate", action="store_true", help="only estimate the duration on this machine, from short runs"
-    )
-    sub.add_argument(
-        "--campaign", action="store_true", help="make missing runs of all experiments (or NAMEs) at scale paper"
-    )
+    flag(sub, "--estimate", "only estimate the duration on this machine, from short runs")
+    flag(sub, "--campaign", "make missing runs of all experiments (or NAMEs) at scale paper")
     sub.add_argument("--minutes", type=float, metavar="N", help="... for N minutes (default: 60)")
     sub.add_argument("--take", metavar="FILE", type=Path, help="... and go on with the runs of another campaign's file")
     sub.add_argument("--save", metavar="FILE", type=Path, help="... and write the unpublished runs to a file")
-    sub = command("publish", commands.publish, "add finished runs to the ledger in results/, and rewrite its pages")
+    sub = command(commands.publish, "add finished runs to the ledger in results/, and rewrite its pages")
     text = "experiments of `reproduce`, or with --as directories of runs; none: only regenerate the pages"
     sub.add_argument("targets", nargs="*", metavar="EXPERIMENT_OR_RUNS", help=text)
-    text = (
-        "the ledger of these runs: an experiment's, or a new one for a comparison of your own; each machine has a file"
-    )
+    text = "the ledger of these runs: an experiment's, or one for a comparison of your own; each machine has a file"
     sub.add_argument("--as", dest="name", metavar="NAME", help=text)
     sub.add_argument("--results", type=Path, metavar="DIR", help="the ledger (default: results in the repository)")
     sub.add_argument("--docs", type=Path, metavar="DIR", help="the pages (default: docs in the repository)")
-    sub = command("partition", commands.partition, "show a partition without training", config=True)
+    sub = command(commands.partition, "show a partition without training", config=True)
     out(sub, "the folder for partition.json and partition.png (default: here)")
-    sub = command("trace", commands.trace, "draw the participation of a config without training", config=True)
+    sub = command(commands.trace, "draw the participation of a config without training", config=True)
     out(sub, "the folder for participation.jsonl and .png (default: here)")
-    sub = command("topology", commands.topology, "print the properties of a graph, and draw it", config=True)
+    sub = command(commands.topology, "print the properties of a graph, and draw it", config=True)
     out(sub, "the folder for topology.png (default: here)")
-    about = "time the phases of a round and the forms of the gradient oracle"
-    sub = command("profile", commands.profile, about, config=True)
-    sub.add_argument(
-        "--rounds", type=_positive, default=9, metavar="N", help="rounds measured for each form (default: 9)"
-    )
-    about = "print the constants of a problem and what the papers' theorems state about a run"
-    sub = command("theory", commands.theory, about, config=True)
-    sub.add_argument("--json", action="store_true", help="print plain values instead of tables")
-    sub = command("list", commands.list_all, "list components, plug-ins and your own classes, one line each")
+    sub = command(commands.profile, "time the phases of a round and the forms of the gradient oracle", config=True)
+    text = "rounds measured for each form (default: 9)"
+    sub.add_argument("--rounds", type=_positive, default=9, metavar="N", help=text)
+    text = "print the constants of a problem and what the papers' theorems state about a run"
+    sub = command(commands.theory, text, config=True)
+    flag(sub, "--json", "print plain values instead of tables")
+    sub = command(commands.list_all, "list components, plug-ins and your own classes, one line each", name="list")
     what = f"{', '.join(commands.KINDS)}; or a module or class of your own (mine, mine.FedCM), with its options"
     sub.add_argument("what", nargs="*", metavar="KIND", help=what)
-    about = "write a new component (its file, its yaml and a test that passes), or the files of jobs on a cluster"
-    sub = command("new", commands.new, about)
+    text = "write a new component (its file, its yaml and a test that passes), or the files of jobs on a cluster"
+    sub = command(commands.new, text)
     sub.add_argument("kind", metavar="KIND", help="algorithm, partition, participation, link, model or data; or job")
     text = "name of the class: FedCM makes fedcm.py, fedcm.yaml, test_fedcm.py; none for job, which makes jobs/"
     sub.add_argument("name", metavar="NAME", nargs="?", help=text)
     out(sub, "where the files go (default: here)")
-    command("doctor", commands.doctor, "check the installation; exit code 1 if `raylfl run digits` lacks anything")
-    sub = command("completion", _completion, "print a script that completes commands, configs and keys, for ~/.bashrc")
+    command(commands.doctor, "check the installation; exit code 1 if `raylfl run digits` lacks anything")
+    text = "print a script that completes commands, configs and keys, for ~/.bashrc"
+    sub = command(_completion, text, name="completion")
     sub.add_argument("shell", metavar="SHELL", help='bash or zsh: eval "$(raylfl completion bash)"')
-    sub = command(
-        "schema", commands.schema, "print the JSON schema of a config, for editors that check and complete yaml"
-    )
-    sub.add_argument("--sweep", action="store_true", help="print the schema of a sweep file instead")
-    sub = command("runs", commands.runs, "list runs with their state and main metrics")
+    sub = command(commands.schema, "print the JSON schema of a config, for editors that check and complete yaml")
+    flag(sub, "--sweep", "print the schema of a sweep file instead")
+    sub = command(commands.runs, "list runs with their state and main metrics")
     sub.add_argument("paths", nargs="*", metavar="DIR", help="directories or URLs (default: runs)")
     where(sub)
-    sub = command("diff", commands.diff, "print the config keys and versions in which runs differ")
+    sub = command(commands.diff, "print the config keys and versions in which runs differ")
     sub.add_argument("paths", nargs="+", metavar="RUN_DIR", help="two or more runs, or directories that hold them")
     where(sub)
     return parser

@@ -5,8 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,15 +63,9 @@ def shown(path: Path) -> str:
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
-@contextmanager
-def working(text: str) -> Iterator[None]:
+def working(text: str) -> Status:
     """A context in which a terminal shows this text with a spinner; without a terminal nothing is shown."""
-    terminal = console(markup=False)
-    if not terminal.is_terminal:
-        yield
-        return
-    with terminal.status(text):
-        yield
+    return console(markup=False).status(text)
 
 
 def status_line(metrics: Mapping[str, Any]) -> str:
@@ -239,19 +232,18 @@ def _numbers(values: Sequence[Any]) -> list[str]:
 def profile_tables(timings: Sequence[Candidate], kernels: Sequence[dict[str, Any]]) -> None:
     """Prints the results of `raylfl.runtime.profile.profile`: forms of the gradient oracle, and kernels."""
     best, rule = timings[0], next(t for t in timings if t.rule)
+    forms = [
+        {
+            "setting": t.setting + ("  (auto)" if t.rule else ""),
+            "ms": 1e3 * t.median,
+            "fastest": 1e3 * min(t.seconds),
+            "slowest": 1e3 * max(t.seconds),
+            "local steps/s": round(t.steps_per_round / t.median),
+        }
+        for t in timings
+    ]
     say("Forms of the gradient oracle, one process, median rounds:")
-    rows_table(
-        [
-            {
-                "setting": t.setting + ("  (auto)" if t.rule else ""),
-                "ms": 1e3 * t.median,
-                "fastest": 1e3 * min(t.seconds),
-                "slowest": 1e3 * max(t.seconds),
-                "local steps/s": round(t.steps_per_round / t.median),
-            }
-            for t in timings
-        ]
-    )
+    rows_table(forms)
     say("\nA round of the fastest:")
     rows_table([{"phase": n, "ms": 1e3 * s, "% of the round": 100 * s / best.median} for n, s in best.phases.items()])
     say("\nIts kernels:")
