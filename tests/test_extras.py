@@ -1,7 +1,6 @@
 """Optional libraries: a missing one is an error with the pip command if it is needed, and has no effect otherwise."""
 
 import shlex
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 
 from raylfl.cli import main
 from raylfl.components.extras import EXTRAS, PACKAGES, REQUIRED, install_command
+from tests.startup.forks import LEAN, forks_after
 
 ROOT = Path(__file__).parents[1]
 OPTIONAL = sorted(module for modules in EXTRAS.values() for module in modules)
@@ -20,18 +20,19 @@ class Blocked:
         if name.partition(".")[0] in {blocked!r}:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Blocked())
+for name in [name for name in sys.modules if name.partition(".")[0] in {blocked!r}]:
+    del sys.modules[name]
 """
 
 
-def without(blocked, code):
-    """The output lines of code in a process in which these modules cannot be imported."""
-    program = BLOCK.format(blocked=list(blocked)) + code
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+@pytest.fixture(scope="module")
+def without(tmp_path_factory):
+    """`without(blocked, code)`: the output lines of code in a process in which these modules cannot be imported."""
+    with forks_after(LEAN + "import torch, lightning.pytorch\n", tmp_path_factory.mktemp("without")) as python:
+        yield lambda blocked, code: python(BLOCK.format(blocked=list(blocked)) + code).splitlines()
 
 
-def test_core_and_algorithms_need_torch_numpy_lightning_omegaconf_and_pydantic_only():
+def test_core_and_algorithms_need_torch_numpy_lightning_omegaconf_and_pydantic_only(without):
     blocked = {*OPTIONAL, *REQUIRED} - {"torch", "numpy", "lightning", "torchmetrics", "omegaconf", "yaml", "pydantic"}
     rooms = "raylfl.core.local, raylfl.core.vectorized, raylfl.heterogeneity.participation, raylfl.testing"
     code = f"import raylfl, {rooms}\nfrom raylfl.algorithms import ALGORITHMS\nprint(len(list(ALGORITHMS)))"
@@ -39,17 +40,17 @@ def test_core_and_algorithms_need_torch_numpy_lightning_omegaconf_and_pydantic_o
     assert int(without(blocked - {"rich"}, code)[-1]) >= 26
 
 
-def test_a_comparison_in_one_process_needs_no_ray(tmp_path):
+def test_a_comparison_in_one_process_needs_no_ray(without, tmp_path):
     argv = ["compare", "ridge", "-a", "focus,fedavg", "rounds=1", f"logging.dir={tmp_path}", "runtime.backend=local"]
     argv += ["--jobs", "1", "logging.report=false"]
     undrawn = "from raylfl.report.style import Drawing\nfrom tests.undrawn import savefig\nDrawing.savefig = savefig\n"
-    without({"ray", *EXTRAS["tune"]}, f"from raylfl.cli import main\n{undrawn}sys.exit(main({argv!r}))")
+    without({"ray", *EXTRAS["tune"]}, f"from raylfl.cli import main\n{undrawn}assert main({argv!r}) == 0")
     assert len(list(tmp_path.glob("ridge/*/final.pt"))) == 2
 
 
-def test_a_run_in_one_process_needs_no_extra(tmp_path):
+def test_a_run_in_one_process_needs_no_extra(without, tmp_path):
     argv = ["run", "ridge", "rounds=2", f"logging.dir={tmp_path}", "runtime.backend=local"]
-    lines = without(OPTIONAL, f"from raylfl.cli import main\nsys.exit(main({argv!r}))")
+    lines = without(OPTIONAL, f"from raylfl.cli import main\nassert main({argv!r}) == 0")
     assert any("the report (logging.report) needs the package matplotlib" in line for line in lines)
     assert len(list(tmp_path.glob("ridge/*/final.pt"))) == 1
 

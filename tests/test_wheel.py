@@ -1,5 +1,6 @@
 """The built wheel, unpacked: it is complete without the checkout, with its configs."""
 
+import json
 import os
 import subprocess
 import sys
@@ -36,17 +37,39 @@ def unpacked(wheel):
     return folder
 
 
+COMMANDS = {
+    "list": ["list"],
+    "config": ["run", "digits", "--print-config"],
+    "job": ["new", "job"],
+    "reproduce": ["reproduce", "--list"],
+    "publish": ["publish", "sfl/fig1"],
+}
+PROGRAM = """
+import contextlib, io, json, sys
+from raylfl.cli import main
+found = {}
+for name, argv in json.loads(sys.argv[1]).items():
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        code = main(argv)
+    found[name] = code, out.getvalue(), err.getvalue()
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def done(unpacked):
+    """Exit code, stdout and stderr of COMMANDS of the unpacked wheel in an empty directory, without the checkout."""
+    place = unpacked.parent / "empty"
+    place.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(unpacked)}
+    command = [sys.executable, "-c", PROGRAM, json.dumps(COMMANDS)]
+    ended = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=240)
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
 def names_below(folder, pattern):
     return {p.relative_to(folder).as_posix() for p in folder.rglob(pattern) if "__pycache__" not in p.parts}
-
-
-def program(unpacked, place, *argv):
-    """`raylfl ARGV` of the unpacked wheel in an empty directory, without access to the checkout."""
-    place.mkdir(exist_ok=True)
-    environment = {**os.environ, "PYTHONPATH": str(unpacked)}
-    code = "import sys; from raylfl.cli import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, *argv]
-    return subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=240)
 
 
 def test_the_wheel_holds_every_module_and_every_config_and_nothing_else(unpacked):
@@ -58,26 +81,20 @@ def test_the_wheel_holds_every_module_and_every_config_and_nothing_else(unpacked
     assert {name for name in data if (ROOT / "raylfl" / name).is_file()} <= names_below(unpacked / "raylfl", "*")
 
 
-@pytest.mark.parametrize("argv", [["list"], ["run", "digits", "--print-config"]])
-def test_the_wheel_lists_what_there_is_and_finds_its_configs(argv, unpacked, tmp_path, capsys):
-    done = program(unpacked, tmp_path / "empty", *argv)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert cli.main(argv) in (0, None)
-    assert done.stdout == capsys.readouterr().out
-
-
-def test_the_wheel_writes_the_files_of_jobs(unpacked, tmp_path):
-    done = program(unpacked, tmp_path / "empty", "new", "job")
-    assert (done.returncode, done.stderr) == (0, "")
+def test_the_wheel_lists_what_there_is_finds_its_configs_and_writes_the_files_of_jobs(done, unpacked, capsys):
+    for name in ("list", "config"):
+        assert cli.main(COMMANDS[name]) in (0, None)
+        assert done[name] == [0, capsys.readouterr().out, ""]
+    assert (done["job"][0], done["job"][2]) == (0, "")
     for path in (ROOT / "jobs").iterdir():
-        assert (tmp_path / "empty" / "jobs" / path.name).read_bytes() == path.read_bytes()
+        assert (unpacked.parent / "empty" / "jobs" / path.name).read_bytes() == path.read_bytes()
 
 
-@pytest.mark.parametrize("command", [["reproduce", "--list"], ["publish", "sfl/fig1"]])
-def test_the_wheel_says_that_the_papers_are_in_the_repository(command, unpacked, tmp_path):
-    done = program(unpacked, tmp_path / "empty", *command)
-    assert done.returncode == 2
-    assert f"raylfl {command[0]} needs the repository" in done.stderr
+@pytest.mark.parametrize("command", ["reproduce", "publish"])
+def test_the_wheel_says_that_the_papers_are_in_the_repository(command, done):
+    code, _, err = done[command]
+    assert code == 2
+    assert f"raylfl {command} needs the repository" in err
 
 
 def test_the_wheel_says_what_it_needs_and_offers_its_command(wheel):

@@ -59,6 +59,12 @@ def saved(result):
     return yaml.safe_load((result.run_dir / "config.yaml").read_text())
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """The parameters of the run with the class path in the config."""
+    return raylfl.run(TINY, [f"logging.dir={tmp_path_factory.mktemp('plain')}"]).params
+
+
 def test_objects_that_a_config_can_name_are_written_into_it(runs):
     ours = raylfl.run(TINY, runs, model=Net, data=Points, **WORLD)
     said = raylfl.run(TINY, [*runs, *SAID])
@@ -66,21 +72,12 @@ def test_objects_that_a_config_can_name_are_written_into_it(runs):
     assert torch.equal(ours.params, said.params)
     assert {**config, "logging": 0} == {**saved(said), "logging": 0}
     assert not (ours.run_dir / "objects.json").exists()
-    assert torch.equal(raylfl.run(ours.run_dir / "config.yaml", runs).params, ours.params)
+    assert torch.equal(raylfl.run(ours.run_dir / "config.yaml", runs).params, said.params)
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        pytest.param(lambda: Net, id="class"),
-        pytest.param(lambda: make_net, id="function"),
-        pytest.param(lambda: lambda: Net(), id="lambda"),
-        pytest.param(lambda: functools.partial(Net, width=6), id="partial"),
-        pytest.param(local_class, id="local class"),
-    ],
-)
-def test_a_class_and_a_factory_give_the_bits_of_the_class_path(runs, model):
-    assert torch.equal(raylfl.run(TINY, runs, model=model()).params, raylfl.run(TINY, runs).params)
+def test_a_class_and_a_factory_give_the_bits_of_the_class_path(runs, plain):
+    for model in (Net, make_net, lambda: Net(), functools.partial(Net, width=6), local_class()):
+        assert torch.equal(raylfl.run(TINY, runs, model=model).params, plain)
 
 
 def test_lambdas_and_local_functions_of_one_call_are_told_apart(runs):
@@ -95,9 +92,7 @@ def test_lambdas_and_local_functions_of_one_call_are_told_apart(runs):
 
         return made
 
-    small = ["rounds=1", *runs]
-    result = raylfl.run(TINY, small, model=lambda: Net(width=7), data=lambda: Points())
-    assert result.module.body[0].out_features == 7
+    small = ["rounds=0", *runs]
     paths = set()
     for make in (factory, of):
         for width in (6, 7):
@@ -114,7 +109,7 @@ def test_an_instance_is_the_initial_model_and_is_not_changed(runs):
     before = torch.nn.utils.parameters_to_vector(net.parameters()).detach().clone()
     start = raylfl.run(TINY, [*runs, "rounds=0"], model=net)
     assert torch.equal(start.params, before)
-    raylfl.run(TINY, runs, model=net)
+    raylfl.run(TINY, [*runs, "rounds=1"], model=net)
     assert torch.equal(torch.nn.utils.parameters_to_vector(net.parameters()).detach(), before)
 
 
@@ -124,9 +119,8 @@ def test_two_instances_of_one_class_are_two_settings(runs):
 
 
 def test_overrides_change_the_options_of_objects_but_not_of_an_instance(runs):
-    result = raylfl.run(
-        TINY, [*runs, "algorithm.mu=0.3", "model.init_args.width=5"], model=local_class(), algorithm=Slow(mu=0.1)
-    )
+    overrides = ["rounds=1", "algorithm.mu=0.3", "model.init_args.width=5"]
+    result = raylfl.run(TINY, [*runs, *overrides], model=local_class(), algorithm=Slow(mu=0.1))
     assert saved(result)["algorithm"]["mu"] == 0.3
     assert saved(result)["model"]["init_args"] == {"width": 5}
     assert result.module.body[0].out_features == 5
@@ -141,18 +135,19 @@ def test_options_of_the_config_reach_a_class_given_as_an_object(runs):
     config["participation"] = {"size": 2, "availability": {"p": 0.9}}
     given = {"algorithm": Slow, "partition": Dirichlet, "link": Lossy, "participation": Uniform, "availability": Coins}
     for model in (Net, local_class(), make_net, functools.partial(Net, norm=False)):
-        result = raylfl.run(config, [*runs, "rounds=1"], model=model, data=Points, **given)
+        result = raylfl.run(config, [*runs, "rounds=0"], model=model, data=Points, **given)
         whole = saved(result)
         assert result.module.body[0].out_features == 7 == whole["model"]["init_args"]["width"]
         assert whole["data"]["init_args"] == {"owners": 6}
         assert (whole["algorithm"]["mu"], whole["partition"]["alpha"], whole["link"]["q"]) == (0.7, 3.0, 0.05)
         assert (whole["participation"]["size"], whole["participation"]["availability"]["p"]) == (2, 0.9)
     other = {**config, "algorithm": {"name": "fedprox", "mu": 0.7}}
-    named = raylfl.run(other, runs, model=Net, data=Points, **given)
+    named = raylfl.run(other, [*runs, "rounds=0"], model=Net, data=Points, **given)
     assert saved(named)["algorithm"]["mu"] == Slow().mu  # these options belonged to another class
 
 
 def test_algorithms_by_name_class_and_instance_are_compared_over_seeds(runs):
+    runs = [*runs, "rounds=2"]
     results = raylfl.compare(TINY, runs, ["fedavg", Slow, FedProx(mu=0.5)], seeds=[4, 7], model=local_class())
     named = [(saved(r)["algorithm"]["name"], saved(r)["seed"]) for r in results]
     assert named == [(name, seed) for seed in (4, 7) for name in ("fedavg", "Slow", "fedprox")]
@@ -178,7 +173,7 @@ def test_a_run_that_its_config_cannot_resume_prints_one_line(begun):
     assert said.strip().removeprefix("raylfl: ") in (result.run_dir / "log.txt").read_text()
 
 
-def test_the_command_line_resumes_it_with_trust_and_names_the_remedy_without(begun, runs, capsys):
+def test_the_command_line_resumes_it_with_trust_and_names_the_remedy_without(begun, plain, capsys):
     folder = begun[0].run_dir
     with pytest.raises(BadConfig, match=r"trust=True.* or from Python raylfl.resume\(.*model=..., data=...\)"):
         raylfl.resume(folder, ["rounds=6"])
@@ -189,14 +184,14 @@ def test_the_command_line_resumes_it_with_trust_and_names_the_remedy_without(beg
         f"which its config cannot name: raylfl resume {folder} --trust (from Python trust=True) runs the code" in said
     )
     assert main(["resume", str(folder), "--trust", "rounds=6"]) == 0
-    assert torch.equal(raylfl.load(folder, trust=True).params, raylfl.run(TINY, runs).params)
+    assert torch.equal(raylfl.load(folder, trust=True).params, plain)
 
 
-def test_it_is_resumed_with_the_objects_given_again(begun, runs):
+def test_it_is_resumed_with_the_objects_given_again(begun, plain):
     with pytest.raises(BadConfig, match=r"data=\.\.\."):
         raylfl.resume(begun[0].run_dir, ["rounds=6"], model=local_class())
     resumed = raylfl.resume(begun[0].run_dir, ["rounds=6"], model=local_class(), data=Points())
-    assert torch.equal(resumed.params, raylfl.run(TINY, runs).params)
+    assert torch.equal(resumed.params, plain)
 
 
 def test_kept_objects_are_not_loaded_without_trust_nor_when_damaged(begun, tmp_path):
