@@ -17,6 +17,7 @@ from raylfl.config.load import load_config
 from raylfl.core.algorithm import Algorithm
 from raylfl.errors import BadConfig
 from tests.startup.forks import LEAN, forks_after
+from tests.test_cli import PLAIN
 
 MINE = (Path(__file__).parent / "mine.py").read_text()
 MISSPELT = """
@@ -29,7 +30,7 @@ class Misspelt(FedAvg):
 
     own_steps = True
 """
-SMALL = ["rounds=3", "num_clients=6", "eval.every=2", "logging.report=false", "runtime.backend=local"]
+SMALL = ["rounds=3", "num_clients=6", "eval.every=2", "logging.report=false", "runtime.backend=local", *PLAIN]
 OWN = [
     "algorithm.class_path=mine.Sprung",
     "algorithm.mu=0.1",

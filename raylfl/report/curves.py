@@ -5,17 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.ticker import (
-    EngFormatter,
-    FixedLocator,
-    FuncFormatter,
-    LogLocator,
-    MaxNLocator,
-    NullFormatter,
-    NullLocator,
-)
 
 from raylfl.core.arrays import Floats
 from raylfl.diagnostics.metric_names import direction
@@ -182,9 +174,9 @@ def _format_x(ax: Axes, axis: str, curves: Sequence[Curve]) -> None:
     ax.margins(x=0.02)
     ax.set_xlim(left=0)
     integer = axis in {"rounds", "steps"}
-    ax.xaxis.set_major_locator(MaxNLocator(5, integer=integer, min_n_ticks=1, steps=STEPS))
+    ax.xaxis.set_major_locator(ticker.MaxNLocator(5, integer=integer, min_n_ticks=1, steps=STEPS))
     if ax.get_xlim()[1] >= 1e4:
-        ax.xaxis.set_major_formatter(EngFormatter(sep=""))
+        ax.xaxis.set_major_formatter(ticker.EngFormatter(sep=""))
 
 
 def log_axis(axis: Axis, low: float, high: float) -> None:
@@ -193,17 +185,19 @@ def log_axis(axis: Axis, low: float, high: float) -> None:
     The labels of the latter two have at least 3 digits, and more if neighbouring labels would be equal.
     """
     decades = math.log10(high / low)
-    axis.set_minor_formatter(NullFormatter())
+    axis.set_minor_formatter(ticker.NullFormatter())
     if decades >= 2:
-        axis.set_major_locator(LogLocator(numticks=7))
+        axis.set_major_locator(ticker.LogLocator(numticks=7))
         axis.set_major_formatter(LogTicks())
         return
     short = decades < 0.7
-    axis.set_major_locator(MaxNLocator(5, steps=STEPS) if short else LogLocator(subs=(1, 2, 5), numticks=12))
+    axis.set_major_locator(
+        ticker.MaxNLocator(5, steps=STEPS) if short else ticker.LogLocator(subs=(1, 2, 5), numticks=12)
+    )
     step = max((1 - low / high) / 5, 1e-12)
     digits = max(3, 1 + math.ceil(-math.log10(step)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: number(value, digits)))
-    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: number(value, digits)))
+    axis.set_minor_locator(ticker.NullLocator())
 
 
 def draw_profile(
@@ -229,9 +223,9 @@ def draw_profile(
     ticks = sorted({value for points in profiles.values() for value, _ in points})
     if ticks[0] > 0 and ticks[-1] / ticks[0] >= 5:
         ax.set_xscale("log")
-    ax.xaxis.set_major_locator(FixedLocator(ticks[:: math.ceil(len(ticks) / MAX_TICKS)]))
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: show_value(float(value))))
+    ax.xaxis.set_major_locator(ticker.FixedLocator(ticks[:: math.ceil(len(ticks) / MAX_TICKS)]))
+    ax.xaxis.set_minor_locator(ticker.NullLocator())
+    ax.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: show_value(float(value))))
     if log:
         ax.set_yscale("log")
         log_axis(ax.yaxis, *ax.get_ylim())

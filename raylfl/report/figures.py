@@ -16,18 +16,9 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 
 from raylfl.errors import BadValue, did_you_mean
+from raylfl.report import derived
 from raylfl.report.curves import Curve, curve, default_window, draw, draw_profile
-from raylfl.report.derived import (
-    AXES,
-    Facet,
-    by_method,
-    counted_axes,
-    grows,
-    main_metric,
-    profile,
-    scenario_keys,
-    split,
-)
+from raylfl.report.derived import AXES, Facet, by_method, counted_axes, grows, main_metric, scenario_keys, split
 from raylfl.report.labels import display
 from raylfl.report.runs import Group, Runs, group_runs, paths_of, read_runs
 from raylfl.report.style import GRID, INK, MUTED, Drawing, Line, line_styles, method_styles, rc
@@ -103,6 +94,13 @@ def measured_in(groups: Sequence[Group]) -> list[str]:
     """The metrics that at least one run has measured, in order of appearance."""
     runs = [run for group in groups for run in group.runs]
     return list(dict.fromkeys(name for run in runs for name in run.metrics if run.measured(name)))
+
+
+def require_measured(metric: str, measured: Sequence[str]) -> None:
+    """Raises BadValue, with the nearest name, for a metric that no run has measured."""
+    if metric not in measured:
+        need = f"one that was measured: {', '.join(measured)}"
+        raise BadValue("metric", got=metric, need=need, hint=did_you_mean(metric, measured))
 
 
 def leading(part: Facet, look: Look) -> list[str]:
@@ -188,7 +186,7 @@ def _profile(groups: Sequence[Group], look: Look, key: str) -> Block:
     block = Block(f"profile_{key}", key, caption, [])
     drawn: set[str] = set()
     for part in split(groups, [other for other in scenario_keys(groups) if other != key]):
-        points = profile(part.groups, key, look.metric, look.last)
+        points = derived.profile(part.groups, key, look.metric, look.last)
         points = {method: own for method, own in points.items() if len(own) > 1}
         drawn |= set(points)
         if points:
@@ -247,10 +245,7 @@ def plot(runs: Runs, metric: str | None = None, axis: str = "rounds") -> Figure:
     metric = metric or main_metric([run for group in groups for run in group.runs])
     if axis not in AXES:
         raise BadValue("axis", got=axis, need=f"one of {', '.join(AXES)}")
-    measured = measured_in(groups)
-    if metric not in measured:
-        hint = did_you_mean(metric, measured)
-        raise BadValue("metric", got=metric, need=f"one that was measured: {', '.join(measured)}", hint=hint)
+    require_measured(metric, measured_in(groups))
     part = Facet("", groups, {group: group.label for group in groups})
     look = Look(metric, 1, None, method_styles(list(by_method(groups))))
     if (panel := curves_panel(part, look, metric, axis)) is None:

@@ -102,9 +102,8 @@ def content_of(
         raise BadConfig(f"no run meets --where {' --where '.join(where)}")
     groups, metric = group_runs(runs), metric or main_metric(runs)
     measured = figures.measured_in(groups)
-    if measured and metric not in measured:
-        need = f"one that was measured: {', '.join(measured)}"
-        raise BadValue("metric", got=metric, need=need, hint=did_you_mean(metric, measured))
+    if measured:
+        figures.require_measured(metric, measured)
     if last is not None and last < 0:
         raise BadValue("last", got=last, need="at least 1 round, or 0 for each run's best round")
     if better is not None:
@@ -123,9 +122,8 @@ def content_of(
 
         promises = promises_of(groups, measured)
     target = default_target(groups, metric) if target is None else target
-    look = Look(
-        metric, default_last(groups) if last is None else last, target, method_styles(list(by_method(groups))), promises
-    )
+    last = default_last(groups) if last is None else last
+    look = Look(metric, last, target, method_styles(list(by_method(groups))), promises)
     content = Content(runs, left_out, groups, facets(groups), look, tuple(columns))
     content.chosen(content.summary(content.parts))
     return content
@@ -247,14 +245,12 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _notes(runs: Sequence[RunRecord], groups: Sequence[Group]) -> list[str]:
-    unfinished = [run.path.name for run in runs if not run.finished]
-    repeated = len(runs) - sum(len(group.runs) for group in groups)
     notes = []
-    if unfinished:
+    if unfinished := [run.path.name for run in runs if not run.finished]:
         count = f"{len(unfinished)} of {len(runs)} runs ({_some(unfinished)})"
         notes.append(f"Unfinished: {count}; their curves end early.")
     notes += [f"{run.path.name} is damaged: {fault}." for run in runs for fault in run.faults]
-    if repeated:
+    if repeated := len(runs) - sum(len(group.runs) for group in groups):
         notes.append(f"Runs that repeat a seed of the same setting and are left out: {repeated}.")
     notes += _source_notes(runs)
     if not any(len(run.rounds) for run in runs):

@@ -7,37 +7,14 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from raylfl.report.derived import (
-    AXES,
-    BEST,
-    Facet,
-    Stat,
-    best,
-    best_setting,
-    between_clients,
-    by_method,
-    cost,
-    counted_axes,
-    final,
-    group_to_target,
-    grows,
-    last_k,
-    tuned_keys,
-)
+from raylfl.report import derived, wording
+from raylfl.report.derived import AXES, BEST, Facet, Stat, by_method, cost, grows, last_k
 from raylfl.report.labels import canonical, display, flatten, short_keys, show_value, varying
 from raylfl.report.runs import Group, RunRecord
-from raylfl.report.wording import (
-    axis_name,
-    cost_text,
-    last_head,
-    last_text,
-    metric_name,
-    number,
-    stat_text,
-    target_text,
-)
+from raylfl.report.wording import axis_name, cost_text, last_text, metric_name, number, stat_text, target_text
 
 NODE = "cost/busiest_node_floats"
 ENVIRONMENT = ("versions", "git_commit", "host", "runtime", "command")  # keys of summary.json
@@ -118,20 +95,16 @@ def summary(
     """
     groups = [group for part in parts for group in part.groups]
     higher = grows(groups, metric)
-    better = "max" if higher else "min"
-
-    def value(stat: Stat) -> str:
-        return stat_text(stat, metric)
-
+    better, value = "max" if higher else "min", partial(stat_text, metric=metric)
     columns = [
         Column("setting", "setting"),
         Column("seeds", "seeds", numeric=True),
         Column("length", "rounds", numeric=True),
-        Column("last", f"{axis_name(metric)}, {last_head(last)}", value, better, numeric=True),
+        Column("last", f"{axis_name(metric)}, {wording.last_head(last)}", value, better, numeric=True),
         Column("final", "final", value, better, numeric=True),
     ]
     columns += [] if last == BEST else [Column("best", "best", value, better, numeric=True)]
-    costs = [] if target is None else counted_axes([run for group in groups for run in group.runs])
+    costs = [] if target is None else derived.counted_axes([run for group in groups for run in group.runs])
     columns += [Column(axis, f"{AXES[axis].head} to target", cost_text, "min", numeric=True) for axis in costs]
     rows = []
     for part in parts:
@@ -143,11 +116,11 @@ def summary(
                 "seeds": str(len(group.runs)) + (f" ({unfinished} unfinished)" if unfinished else ""),
                 "length": max(len(run.rounds) for run in group.runs),
                 "last": last_k(group, metric, last),
-                "final": final(group, metric),
-                "best": best(group, metric),
+                "final": derived.final(group, metric),
+                "best": derived.best(group, metric),
             }
             if target is not None:
-                row |= {axis: group_to_target(group, metric, target, axis) for axis in costs}
+                row |= {axis: derived.group_to_target(group, metric, target, axis) for axis in costs}
             rows.append(row)
     words = metric_name(metric)
     caption = f"{words[0].upper()}{words[1:]}, mean ± std: over {last_text(last)} and seeds (pooled); "
@@ -160,22 +133,22 @@ def summary(
 def best_settings(parts: Sequence[Facet], metric: str, last: int) -> ReportTable | None:
     """The table of the best tuned options of every method in every scenario; None if no method was tuned."""
     groups = [group for part in parts for group in part.groups]
-    keys = tuned_keys(groups)
+    keys = derived.tuned_keys(groups)
     if not keys:
         return None
     names = short_keys(keys, {key for part in parts for group in part.groups for key in group.setting})
     rows = []
     for part in parts:
         for method, own in by_method(part.groups).items():
-            winner = best_setting(own, metric, last)
+            winner = derived.best_setting(own, metric, last)
             row = {"block": part.label, "method": display(method), "tried": len(own)}
             row |= {key: show_value(winner.setting[key]) if key in winner.setting else "–" for key in keys}
             rows.append(row | {"last": last_k(winner, metric, last)})
     columns = [Column("method", "method"), Column("tried", "tried", numeric=True)]
     columns += [Column(key, f"best {names[key]}", numeric=True) for key in keys]
     better = "max" if grows(groups, metric) else "min"
-    head = f"{axis_name(metric)}, {last_head(last)}"
-    columns.append(Column("last", head, lambda stat: stat_text(stat, metric), better, numeric=True))
+    head = f"{axis_name(metric)}, {wording.last_head(last)}"
+    columns.append(Column("last", head, partial(stat_text, metric=metric), better, numeric=True))
     caption = f"Best tuning of each method by its mean over seeds and {last_text(last)}."
     return ReportTable("best_settings", caption, columns, rows)
 
@@ -212,9 +185,8 @@ def environment(runs: Sequence[RunRecord]) -> ReportTable | None:
         return None
     rows = []
     for key, seen in values.items():
-        texts = list(seen.values())
-        more = f" … ({len(texts)} values)" if len(texts) > 3 else ""
-        rows.append({"key": key, "value": "; ".join(texts[:3]) + more})
+        more = f" … ({len(seen)} values)" if len(seen) > 3 else ""
+        rows.append({"key": key, "value": "; ".join([*seen.values()][:3]) + more})
     return ReportTable("environment", "Versions and machines of the finished runs.", KEY_VALUE, rows)
 
 
@@ -243,7 +215,7 @@ def run_list(groups: Sequence[Group]) -> ReportTable:
 
 def link_table(groups: Sequence[Group]) -> ReportTable | None:
     """The table of traffic, one row per setting (its first seed); None if no client sends to another client."""
-    if not between_clients([group.runs[0] for group in groups]):
+    if not derived.between_clients([group.runs[0] for group in groups]):
         return None
     columns = [
         Column("setting", "setting"),
