@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
 from raylfl.config.load import load_config
+from raylfl.config.objects import object_layer
 from raylfl.experiment.assemble import assemble
 from raylfl.runtime.round.loop import Federation
 from raylfl.runtime.workers.backend import LocalBackend
@@ -97,6 +100,22 @@ def walk(overrides, config=POINTS):
         before = after
     backend.close()
     return backend, rounds
+
+
+def rounds_of(config, overrides=(), **objects):
+    """A run in this process without check and files: its `params`, `metrics`, and `place`, where its server was.
+
+    objects: a model or data class, as for `raylfl.run`.
+    """
+    experiment = assemble(load_config(config, overrides, object_layer(objects) if objects else None))
+    backend = LocalBackend(experiment.setup)
+    try:
+        federation = Federation.of(experiment, backend)
+        metrics = [record.metrics | {"time/round": 0.0} for record in federation.rounds(experiment.world.rounds)]
+        params = federation.collect().server["x"]
+    finally:
+        backend.close()
+    return SimpleNamespace(params=params, metrics=metrics, place=federation.dispatch.server_place)
 
 
 def received(row):

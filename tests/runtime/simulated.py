@@ -10,8 +10,8 @@ from __future__ import annotations
 import linecache
 import re
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 from unittest import mock
 
@@ -25,6 +25,7 @@ import raylfl
 from raylfl.core.partial_sums import SumPlan
 from raylfl.runtime.workers.forms import LocalForms
 from raylfl.runtime.workers.worker import Worker
+from tests.runtime import measured
 
 aten = torch.ops.aten
 MOVES = (aten._to_copy.default, aten.copy_.default)
@@ -147,12 +148,26 @@ def frames_of_raylfl() -> list[tuple[str, str]]:
     return frames
 
 
-def run_on_both(config: Any, overrides: Sequence[str], launched: bool) -> dict[str, Any]:
-    """`params` and `metrics` of the run on the host and on the device.
+@contextmanager
+def there() -> Iterator[None]:
+    """A context in which workers compute on the device."""
+    place = device()  # before autograd starts its threads, one a device
+    with mock.patch("raylfl.runtime.workers.worker.devices", return_value=(place, nullcontext)), Simulation():
+        yield
+
+
+def rounds_of(config: Any, overrides: Sequence[str]) -> dict[str, Any]:
+    """A run in this process, as values that can be sent to another one."""
+    run = measured.rounds_of(config, overrides)
+    return {"params": run.params.numpy(), "metrics": run.metrics, "place": run.place}
+
+
+def run_on_both(config: Any, overrides: Sequence[str], launched: bool) -> tuple[dict[str, Any], ...]:
+    """The rounds on the host and on the device.
 
     launched: whether local work is launched and awaited later; `launches` has the waits during each launch.
     """
-    device()  # before autograd starts its threads, one a device
+    device()
     launches, launch = list[list[str]](), Worker._launch
 
     def watched(self: Worker, *arguments: Any) -> Any:
@@ -161,37 +176,26 @@ def run_on_both(config: Any, overrides: Sequence[str], launched: bool) -> dict[s
         launches.append(waits[before:])
         return deferred
 
-    on_host = raylfl.run(config, overrides)
+    on_host = rounds_of(config, overrides)
     alone = mock.patch.object(LocalForms, "computes_alone", True) if launched else nullcontext()
-    with mock.patch.object(Worker, "_launch", watched), alone:
-        there = run_there(config, overrides)
-    results = {"params": [run.params.numpy() for run in (on_host, there)], "launches": launches}
-    return {**results, "metrics": [run.metrics for run in (on_host, there)]}
+    with mock.patch.object(Worker, "_launch", watched), alone, there():
+        return on_host, {**rounds_of(config, overrides), "launches": launches}
 
 
-def run_there(config: Any, overrides: Sequence[str], then: Sequence[str] = ()) -> Any:
-    """The result of the run on the device; then: overrides with which it is resumed."""
-    place = device()
-    with mock.patch("raylfl.runtime.workers.worker.devices", return_value=(place, nullcontext)), Simulation():
-        result = raylfl.run(config, overrides)
-        return raylfl.resume(result.run_dir, then) if then else result
-
-
-def server_on_both(config: Any, overrides: Sequence[str], then: Sequence[str] = ()) -> dict[str, Any]:
-    """Two runs on the device, the first with the server on the host; `place`: where the second run's server was.
-
-    then: overrides with which the second run is resumed.
-    """
-
-    device()
-    with mock.patch.object(LocalForms, "computes_alone", True):
+def server_on_both(config: Any, overrides: Sequence[str]) -> tuple[dict[str, Any], ...]:
+    """The rounds on the device, with the server on the host and on the device."""
+    with mock.patch.object(LocalForms, "computes_alone", True), there():
         with mock.patch("raylfl.runtime.round.dispatch.DeviceServer", return_value=None):
-            on_host = run_there(config, [*overrides, "name=host"])
-        there = run_there(config, [*overrides, "name=device"], then)
-    log = (there.run_dir / "log.txt").read_text()
-    place = [line.partition(" the server")[2] for line in log.splitlines() if " the server" in line]
-    same = [{**row, "time/round": 0} for row in on_host.metrics] == [{**row, "time/round": 0} for row in there.metrics]
-    return {"params": [run.params.numpy() for run in (on_host, there)], "place": place, "same_metrics": same}
+            on_host = rounds_of(config, overrides)
+        return on_host, rounds_of(config, overrides)
+
+
+def resumed_there(config: Any, overrides: Sequence[str], then: Sequence[str]) -> tuple[Any, list[str]]:
+    """(parameters, lines of log.txt on the server) of a run on the device that is resumed with further overrides."""
+    with mock.patch.object(LocalForms, "computes_alone", True), there():
+        result = raylfl.resume(raylfl.run(config, overrides).run_dir, then)
+    log = (result.run_dir / "log.txt").read_text()
+    return result.params.numpy(), [line.partition(" ")[2] for line in log.splitlines() if " the server" in line]
 
 
 def mixed_sums() -> list[list[float]]:
@@ -207,20 +211,13 @@ def mixed_sums() -> list[list[float]]:
 
 def gpu_rows() -> list[dict[str, str]]:
     """The rows of `benchmarks.gpu` on the device, with a few short runs and a tiny workload."""
-    from contextlib import contextmanager
-
     from benchmarks import gpu
     from benchmarks.workloads import Workload
-
-    @contextmanager
-    def within():
-        with mock.patch("raylfl.runtime.workers.worker.devices", return_value=(device(), nullcontext)), Simulation():
-            yield
 
     device()
     tiny = Workload("tiny", "", "logistic", (1, 8, 8), 40, 4, 2, 1, 4)
     short = {"work/one by one": {**gpu.cases()["work/one by one"], "rounds": 2}}
-    place = gpu.Device(torch.device("cpu"), {}, within)
+    place = gpu.Device(torch.device("cpu"), {}, there)
     with mock.patch.dict(gpu.LONG, tiny=4):
         return list(gpu.rows(place, {"tiny": tiny}, short))
 

@@ -66,9 +66,9 @@ def run_on_both(process, config, overrides, launched=False):
 
 
 def assert_same(results):
-    here, there = results["params"]
+    (here, there), rows = (each["params"] for each in results), [each["metrics"] for each in results]
     np.testing.assert_allclose(there, here, rtol=1e-4, atol=1e-5 * np.abs(here).max())
-    for ours, theirs in zip(*results["metrics"], strict=True):
+    for ours, theirs in zip(*rows, strict=True):
         assert ours.keys() == theirs.keys()
         for name in ours.keys() & COMPARED:
             assert theirs[name] == pytest.approx(ours[name], rel=1e-3, nan_ok=True), name
@@ -90,17 +90,17 @@ OWN_WORK = [
 
 
 @pytest.mark.parametrize("name", one_in(8, OWN_WORK))
-def test_every_algorithm_whose_clients_do_other_work_than_fedavgs_works_on_a_device(process, runs, name):
+def test_every_algorithm_whose_clients_do_other_work_than_fedavgs_works_on_a_device(process, name):
     """Three of four clients in each of three rounds: each takes part again, with the state that it kept."""
     needs = {"splitfed": ["algorithm.cut=body.0"], "ssl": ["algorithm.cut=body.0"]}.get(name, [])
     short = ["rounds=3", "num_clients=4", "eval.every=3"]
-    assert_same(run_on_both(process, TINY, [*runs, *short, f"algorithm.name={name}", *needs]))
+    assert_same(run_on_both(process, TINY, [*short, f"algorithm.name={name}", *needs]))
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_kind_of_local_work_works_on_a_device(process, runs, case):
+def test_every_kind_of_local_work_works_on_a_device(process, case):
     config, overrides = CASES[case]
-    assert_same(run_on_both(process, config, [*runs, "rounds=2", *overrides]))
+    assert_same(run_on_both(process, config, ["rounds=2", *overrides]))
 
 
 NOISY = [*MOVING, "model={class_path: tests.runtime.modules.Noisy}", "runtime.micro_cohort=2"]
@@ -113,19 +113,19 @@ NOISED = [(name, vectorize) for name in METHODS for vectorize in ("always", "nev
 
 
 @pytest.mark.parametrize("case", LAUNCHED)
-def test_the_launch_of_local_work_waits_for_nothing(process, runs, case):
+def test_the_launch_of_local_work_waits_for_nothing(process, case):
     """So that the host goes on; also for several tasks, buffers, client states, norms, sums of uploads and batches."""
     config, settings = LAUNCHED[case]
-    results = run_on_both(process, config, [*runs, *settings, "rounds=3"], launched=True)
+    results = run_on_both(process, config, [*settings, "rounds=3"], launched=True)
     assert_same(results)
-    assert len(results["launches"]) >= 3
-    assert not any(results["launches"])
+    assert len(results[1]["launches"]) >= 3
+    assert not any(results[1]["launches"])
 
 
-@pytest.mark.parametrize(("name", "vectorize"), one_in(3, NOISED))
-def test_the_launch_of_a_methods_work_waits_for_nothing(process, runs, name, vectorize):
-    settings = [*runs, *NOISY, f"algorithm.name={name}", f"runtime.vectorize={vectorize}", "rounds=3"]
-    launches = run_on_both(process, DIGITS, settings, launched=True)["launches"]
+@pytest.mark.parametrize(("name", "vectorize"), NOISED)
+def test_the_launch_of_a_methods_work_waits_for_nothing(process, name, vectorize):
+    settings = [*NOISY, f"algorithm.name={name}", f"runtime.vectorize={vectorize}", "rounds=3"]
+    launches = run_on_both(process, DIGITS, settings, launched=True)[1]["launches"]
     assert len(launches) >= 3
     assert not any(launches)
 
@@ -165,50 +165,47 @@ def test_without_a_gpu_the_benchmark_says_so(capsys):
 
 
 SUMMING = [entry.name for entry in ALGORITHMS if issubclass(entry.cls, Summing) and entry.name != "splitfed"]
-STAYS = ["'s vectors stay on the GPU"]
+STAYS = "the server's vectors stay on the GPU"
 SHORT = ["rounds=4", "num_clients=4"]
-
-
-def server_on_both(process, config, overrides, *then):
-    return process.submit(simulated.server_on_both, config, overrides, then).result()
 
 
 def same_server(process, config, overrides):
     """Where the server was in a run on the device, whose results are those with the server on the host."""
-    result = server_on_both(process, config, overrides)
-    assert np.array_equal(*result["params"])
-    assert result["same_metrics"]
-    return result["place"]
+    here, there = process.submit(simulated.server_on_both, config, overrides).result()
+    assert np.array_equal(here["params"], there["params"])
+    assert here["metrics"] == there["metrics"]
+    return there["place"]
 
 
 @pytest.mark.parametrize("name", one_in(5, SUMMING))
-def test_a_method_has_the_same_bits_with_its_server_on_the_device(process, runs, name):
+def test_a_method_has_the_same_bits_with_its_server_on_the_device(process, name):
     """Uploads are lost, in some rounds all of them. Methods that draw clients themselves stay on the host."""
-    place = same_server(process, TINY, [*runs, *SHORT, f"algorithm.name={name}"])
-    assert place == ([] if name in ("fedacs", "cafedavg", "optimal_sampling") else STAYS)
+    place = same_server(process, TINY, [*SHORT, f"algorithm.name={name}"])
+    assert place == (None if name in ("fedacs", "cafedavg", "optimal_sampling") else STAYS)
 
 
 @pytest.mark.parametrize(
     ("settings", "place"),
     [
-        (["eval.drift=true"], []),
+        (["eval.drift=true"], None),
         (["eval.average=0.9", "runtime.micro_cohort=1"], STAYS),
         (["data.init_args.spoilt=7", "runtime.on_nonfinite=drop", "participation={name: full}"], STAYS),
     ],
 )
-def test_measures_several_calls_and_a_dropped_upload_find_the_vectors_where_they_are(process, runs, settings, place):
+def test_measures_several_calls_and_a_dropped_upload_find_the_vectors_where_they_are(process, settings, place):
     """Drift reads single uploads on the host, and a dropped upload takes the server there for a round."""
-    assert same_server(process, TINY, [*runs, *SHORT, *settings]) == place
+    assert same_server(process, TINY, [*SHORT, *settings]) == place
 
 
 @pytest.mark.parametrize("name", ["scaffold", also("fedadam")])
 def test_a_resumed_run_takes_its_vectors_to_the_device(process, runs, name):
-    """The run with the server on the host has all five rounds at once."""
+    """The run without a stop has all five rounds at once."""
     settings = [*runs, "num_clients=4", f"algorithm.name={name}"]
-    result = server_on_both(process, TINY, [*settings, "rounds=5"])
-    short = server_on_both(process, TINY, [*settings, "rounds=3"], "rounds=5")
-    assert np.array_equal(result["params"][0], short["params"][1])
-    assert short["place"] == [*STAYS, *STAYS]
+    _, whole = process.submit(simulated.server_on_both, TINY, [*settings, "rounds=5"]).result()
+    given = TINY, [*settings, "rounds=3"], ["rounds=5"]
+    params, places = process.submit(simulated.resumed_there, *given).result()
+    assert np.array_equal(params, whole["params"])
+    assert places == [STAYS, STAYS]
 
 
 def test_parts_of_a_sum_on_the_device_and_on_the_host_are_added(process):
@@ -249,17 +246,17 @@ class Late(Rounded):
         (Rounded, "another result on the GPU: `x` differs"),
     ],
 )
-def test_a_method_that_cannot_or_may_not_step_on_the_device_says_why(process, runs, method, reason):
+def test_a_method_that_cannot_or_may_not_step_on_the_device_says_why(process, method, reason):
     settings = [f"algorithm={{class_path: tests.runtime.test_device.{method.__name__}}}", "num_clients=2"]
-    (place,) = same_server(process, PERFECT, [*runs, *SHORT, *settings])
-    assert place.startswith(" is on the host")
+    place = same_server(process, PERFECT, [*SHORT, *settings])
+    assert place.startswith("the server is on the host")
     assert reason in place
 
 
-def test_a_step_that_becomes_wrong_on_the_device_ends_the_run(process, runs):
+def test_a_step_that_becomes_wrong_on_the_device_ends_the_run(process):
     settings = ["algorithm={class_path: tests.runtime.test_device.Late}", "num_clients=2"]
     with pytest.raises(BadConfig, match=r"server_step_from_sums: use number 4 .*`x` differs.*runtime.step=autograd"):
-        server_on_both(process, PERFECT, [*runs, *SHORT, *settings])
+        same_server(process, PERFECT, [*SHORT, *settings])
 
 
 def test_uses_whose_number_is_a_power_of_two_are_compared():
