@@ -49,27 +49,22 @@ class PublicImages(ImageData):
     def load(self, root: str | None, download: bool, classes: int, transform: ImageTransform) -> None:
         """Reads training and test images. Raises DataMissing if files are missing or damaged."""
         self.place = data_root(root) / self.folder
-        problem = self._problem()
-        if problem and download:
+        try:
+            train, test = self._read()
+        except DataMissing:
+            if not download:
+                raise
             try:
                 self._download()
             except (OSError, tarfile.TarError) as error:
-                reason = f"the download into {self.place} failed ({headline(error)}), and {problem}"
-                raise self._missing(reason) from error
-            problem = self._problem()
-        if problem:
-            raise self._missing(problem)
-        train, test = self._read()
+                raise self._missing(f"the download into {self.place} failed ({headline(error)})") from error
+            train, test = self._read()
         self.hold(train, test, classes, transform)
 
-    def _problem(self) -> str:
-        """What is wrong with the files before they are read; "" if nothing is."""
+    def _read(self) -> tuple[Half, Half]:
         raise NotImplementedError
 
     def _download(self) -> None:
-        raise NotImplementedError
-
-    def _read(self) -> tuple[Half, Half]:
         raise NotImplementedError
 
     def _missing(self, problem: str) -> DataMissing:
@@ -87,13 +82,6 @@ class IdxImages(PublicImages):
     url: ClassVar[str]
     md5: ClassVar[tuple[str, str, str, str]]
 
-    def _path(self, file: str) -> Path | None:
-        options = (self.place / file, self.place / f"{file}.gz")
-        return next((path for path in options if path.is_file()), None)
-
-    def _problem(self) -> str:
-        return next((f"{self.place / file} is missing" for file in IDX if self._path(file) is None), "")
-
     def _download(self) -> None:
         self.place.mkdir(parents=True, exist_ok=True)
         for file, md5 in zip(IDX, self.md5, strict=True):
@@ -109,8 +97,9 @@ class IdxImages(PublicImages):
         return torch.from_numpy(images)[:, None], torch.from_numpy(labels.astype(np.int64))
 
     def _array(self, file: str, dims: int) -> npt.NDArray[np.uint8]:
-        path = self._path(file)
-        assert path is not None
+        path = next((path for path in (self.place / file, self.place / f"{file}.gz") if path.is_file()), None)
+        if path is None:
+            raise self._missing(f"{self.place / file} is missing")
         try:
             values = read_idx(path)
             if values.ndim != dims:
@@ -186,15 +175,6 @@ class CifarImages(PublicImages):
     files: ClassVar[dict[str, str]]
     labels: ClassVar[str]
 
-    def _problem(self) -> str:
-        for file, md5 in self.files.items():
-            path = self.place / file
-            if not path.is_file():
-                return f"{path} is missing"
-            if hashlib.md5(path.read_bytes()).hexdigest() != md5:
-                return f"{path} is damaged (its MD5 is not {md5})"
-        return ""
-
     def _download(self) -> None:
         file, md5 = self.archive
         with tarfile.open(fileobj=io.BytesIO(fetch(f"{ARCHIVES}/{file}", md5))) as archive:
@@ -206,7 +186,12 @@ class CifarImages(PublicImages):
         return (torch.cat(images), torch.cat(labels)), test
 
     def _batch(self, file: str) -> Half:
-        content = pickle.loads((self.place / file).read_bytes(), encoding="latin1")
+        path, md5 = self.place / file, self.files[file]
+        if not path.is_file():
+            raise self._missing(f"{path} is missing")
+        if hashlib.md5(packed := path.read_bytes()).hexdigest() != md5:
+            raise self._missing(f"{path} is damaged (its MD5 is not {md5})")
+        content = pickle.loads(packed, encoding="latin1")
         images = torch.from_numpy(content["data"]).reshape(-1, 3, 32, 32)
         return images, torch.tensor(content[self.labels], dtype=torch.int64)
 
