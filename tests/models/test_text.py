@@ -56,10 +56,9 @@ def test_windows_are_pieces_of_the_texts_and_the_test_is_what_training_never_see
     assert held_out.startswith(texts[0][round(0.8 * len(texts[0])) :][:160])
 
 
-@pytest.mark.parametrize("pieces", [500, 7])
-def test_perplexity_is_e_to_the_mean_loss_of_the_whole_test_set(runs, pieces):
-    """The test set is measured at once, or in pieces of which the last is smaller."""
-    metrics = raylfl.run("text_lm", [*runs, *HERE, f"eval.batch_size={pieces}"]).metrics[-1]
+def test_perplexity_is_e_to_the_mean_loss_of_the_whole_test_set(runs):
+    """The test set is measured in pieces of which the last is smaller."""
+    metrics = raylfl.run("text_lm", [*runs, *HERE, "eval.batch_size=7"]).metrics[-1]
     assert metrics["test/perplexity"] == pytest.approx(math.exp(metrics["test/loss"]), rel=1e-5)
     assert 0 < metrics["test/accuracy"] < 1
 
@@ -70,14 +69,9 @@ def test_it_learns_and_its_local_steps_are_replayed_between_evaluations(runs):
         "text_lm", [*runs, "runtime.backend=local", "rounds=4", "eval.every=1", "runtime.step=recorded"]
     )
     perplexities = [row["test/perplexity"] for row in result.metrics]
+    assert perplexities == pytest.approx([math.exp(row["test/loss"]) for row in result.metrics], rel=1e-5)
     assert perplexities == sorted(perplexities, reverse=True)
     assert perplexities[-1] < 16 < len(Texts().characters)
-
-
-def test_diloco_on_text_sends_nothing_but_the_model(runs):
-    result = raylfl.run("text_lm", [*runs, *HERE, "base=preset/diloco", "local.lr=0.003"])
-    last = result.metrics[-1]
-    assert last["cost/uplink_floats"] == last["cost/downlink_floats"] == 2 * 8 * len(result.params)
 
 
 def test_a_folder_of_texts_of_ones_own_is_one_client_a_file(runs, tmp_path):
