@@ -7,28 +7,16 @@
     Peers   nodes exchange parameters along the edges of a graph       decentralised methods, without a server
 
 An algorithm names its pattern in `Algorithm.pattern`, and the round calls the pattern's methods. A new pattern is a
-subclass that overrides the order, traffic or duration. The graph of `Peers` is another object: the config group
+subclass that overrides the order, messages or duration. The graph of `Peers` is another object: the config group
 `topology`.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from raylfl.core.arrays import Floats, Ints
-
-
-class Traffic(NamedTuple):
-    """Numbers of floats sent in a round.
-
-    uplink: from clients to the server. downlink: from the server to clients. peer: from clients to clients.
-    """
-
-    uplink: int
-    downlink: int
-    peer: int = 0
 
 
 class ExchangePattern(ABC):
@@ -50,9 +38,14 @@ class ExchangePattern(ABC):
         """The order in which the C = `count` clients of a cohort work, a permutation [C]; default: as sampled."""
         return np.arange(count)
 
-    @abstractmethod
-    def traffic(self, sampled: int, up: int, down: int) -> Traffic:
-        """The traffic of a round with `sampled` clients, for uploads of `up` floats and broadcasts of `down` floats."""
+    def traffic(self, sampled: int, up: int, down: int) -> tuple[int, int, int]:
+        """The floats of a round with `sampled` clients: (from clients to the server, from there, between clients).
+
+        up, down: the numbers of floats of an upload and of a broadcast. A client of a sequence passes the model on.
+        """
+        source, target, _ = self.hops(sampled).T
+        sent, received = int((target < 0).sum()), int((source < 0).sum())
+        return sent * (down if self.sequential else up), received * down, (len(source) - sent - received) * down
 
     def hops(self, count: int) -> Ints:
         """The M messages of a round with C = `count` clients as rows (from, to, client) [M, 3].
@@ -72,9 +65,6 @@ class ExchangePattern(ABC):
 class Star(ExchangePattern):
     """Every client starts from the server's broadcast and sends its upload back; clients work in parallel."""
 
-    def traffic(self, sampled: int, up: int, down: int) -> Traffic:
-        return Traffic(sampled * up, sampled * down)
-
     def round_seconds(self, client_seconds: Floats) -> float:
         return float(client_seconds.max())
 
@@ -86,10 +76,6 @@ class Ring(ExchangePattern):
 
     def order(self, count: int, rng: np.random.Generator) -> Ints:
         return rng.permutation(count)
-
-    def traffic(self, sampled: int, up: int, down: int) -> Traffic:
-        entering = min(sampled, 1) * down  # one model down to the first client, and one up from the last
-        return Traffic(entering, entering, max(sampled - 1, 0) * down)
 
     def hops(self, count: int) -> Ints:
         messages = np.arange(count + 1 if count else 0)  # one into each client, and one from the last to the server
@@ -103,9 +89,6 @@ class Ring(ExchangePattern):
 class Relay(Ring):
     """A ring through the server: every client receives the model from the server and sends it back to the server."""
 
-    def traffic(self, sampled: int, up: int, down: int) -> Traffic:
-        return Traffic(sampled * down, sampled * down)
-
     def hops(self, count: int) -> Ints:
         return ExchangePattern.hops(self, count)
 
@@ -118,9 +101,6 @@ class Alone(Star):
     def owners(self, clients: Sequence[Ints]) -> list[Ints]:
         return [np.concatenate(list(clients))]
 
-    def traffic(self, sampled: int, up: int, down: int) -> Traffic:
-        return Traffic(0, 0)
-
     def hops(self, count: int) -> Ints:
         return np.zeros((0, 3), dtype=np.int64)
 
@@ -128,10 +108,7 @@ class Alone(Star):
 class Peers(Star):
     """Every node starts from its own parameters and sends them to its neighbours; nodes work in parallel.
 
-    `traffic` is 0 here: the messages of a round are counted from its graph, `Round.edges`.
+    The messages of a round are those of its graph, `Round.edges`.
     """
 
     peers = True
-
-    def traffic(self, sampled: int, up: int, down: int) -> Traffic:
-        return Traffic(0, 0)

@@ -32,7 +32,7 @@ class CostModel:
         if self.cut is not None:  # the client's half of the model travels, and activations up, gradients down
             down = up = self.cut.client_width
             exchanged = gradients * self.cut.floats_per_sample
-        uplink, downlink, peer = algorithm.pattern.traffic(sampled, up, down)
+        uplink, downlink, peer = (0, 0, 0) if r.edges is not None else algorithm.pattern.traffic(sampled, up, down)
         uplink, downlink = uplink + exchanged, downlink + exchanged + second * len(r.received_view.cohort)
         if self.planner.samples_by_norm:  # all available clients receive x, train and send one norm
             clients = np.sort(reports["client"])
