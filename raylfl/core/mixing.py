@@ -77,21 +77,24 @@ class Mixing:
             return np.arange(len(self.self_weights))
         return np.union1d(targets, self.sources[np.isin(self.targets, targets)])
 
-    def rows_of(self, targets: Ints, needs: Ints) -> MixingRows:
-        """The rows of W that give the new vectors of the nodes `targets` (distinct) from the old vectors of `needs`.
+    def rows_of(self, targets: Ints, owners: Ints) -> MixingRows:
+        """The rows of W that give the new vectors of the nodes `targets` (distinct) from the old vectors of `owners`.
 
-        needs: nodes in ascending order, among them all of `self.needs(targets)`. A node's new vector has the same bits
-        for all `targets` that include the node.
+        owners: distinct nodes in any order, among them all of `self.needs(targets)`. A node's new vector has the same
+        bits for all `targets` that include the node, and all `owners`.
         """
         from raylfl.core.mixing_rows import MixingRows  # imported late: configs are checked without torch
 
-        row = np.full(len(self.self_weights), -1, dtype=np.int64)
+        row, place = np.full((2, len(self.self_weights)), -1)
         row[targets] = np.arange(len(targets))
+        place[owners] = np.arange(len(owners))
         edges = np.flatnonzero(row[self.targets] >= 0)
         edges = edges[np.lexsort((self.sources[edges], row[self.targets[edges]]))]
         first = np.searchsorted(row[self.targets[edges]], np.arange(len(targets) + 1))
-        positions, sources = np.searchsorted(needs, targets), np.searchsorted(needs, self.sources[edges])
-        return MixingRows(self.self_weights[targets], positions, first, sources, self.weights[edges], self.dense)
+        own, sources, order = place[targets], place[self.sources[edges]], None
+        if self.dense:  # products with whole rows are summed in the order of the nodes, which are all in `owners`
+            own, sources, order = targets, self.sources[edges], place
+        return MixingRows(self.self_weights[targets], own, first, sources, self.weights[edges], order)
 
     def lazy(self) -> Mixing:
         """The matrix (I + W) / 2."""
@@ -152,11 +155,7 @@ class Edges:
         It is the matrix W of `doubly` if the config sets doubly stochastic weights. Otherwise, the weights of a node's
         own vector and of each received vector are 1 / (1 + number of messages that it receives).
         """
-        if self.weights in DOUBLY:
-            return self.doubly(nodes)
-        sources, targets = self._at(nodes, self.arrives).T
-        share = 1.0 / (1 + np.bincount(targets, minlength=len(nodes)))
-        return Mixing(share, sources, targets, share[targets])
+        return self._in_equal_shares(nodes, end=1)
 
     def column(self, nodes: Ints) -> Mixing:
         """The column-stochastic matrix C of these working nodes.
@@ -164,11 +163,14 @@ class Edges:
         It is the matrix W of `doubly` if the config sets doubly stochastic weights. Otherwise, the weight of a node's
         vector, at each receiver and at the node itself, is 1 / (1 + number of its messages that arrive).
         """
+        return self._in_equal_shares(nodes, end=0)
+
+    def _in_equal_shares(self, nodes: Ints, end: int) -> Mixing:
         if self.weights in DOUBLY:
             return self.doubly(nodes)
-        sources, targets = self._at(nodes, self.arrives).T
-        share = 1.0 / (1 + np.bincount(sources, minlength=len(nodes)))
-        return Mixing(share, sources, targets, share[sources])
+        sources, targets = ends = self._at(nodes, self.arrives).T
+        share = 1.0 / (1 + np.bincount(ends[end], minlength=len(nodes)))
+        return Mixing(share, sources, targets, share[ends[end]])
 
     def once(self, name: str, nodes: Ints, family: Family, make: Callable[[], Any]) -> Any:
         """The result of `make()`, from a small cache with the key (name, family, nodes)."""
@@ -187,15 +189,16 @@ class Edges:
         One message goes along each edge, lost ones included, and one along each entry of the round's `matrices`: an
         exchange on a directed graph also needs the other end's vector.
         """
-        messages: Ints = self.once("messages", nodes, family, lambda: self._messages(nodes, family))
-        return messages
 
-    def _messages(self, nodes: Ints, family: Family) -> Ints:
-        sent = self._at(nodes, np.ones(len(self.pairs), dtype=bool))
-        mixed = [np.column_stack([m.sources, m.targets]) for m in matrices(self, nodes, family)]
-        every = np.concatenate([sent, *mixed])
-        _, first = np.unique(every, axis=0, return_index=True)
-        return every[np.sort(first)]
+        def make() -> Ints:
+            sent = self._at(nodes, np.ones(len(self.pairs), dtype=bool))
+            mixed = [np.column_stack([m.sources, m.targets]) for m in matrices(self, nodes, family)]
+            every = np.concatenate([sent, *mixed])
+            _, first = np.unique(every, axis=0, return_index=True)
+            return every[np.sort(first)]
+
+        messages: Ints = self.once("messages", nodes, family, make)
+        return messages
 
     def _at(self, nodes: Ints, mask: Bools) -> Ints:
         """The edges of `mask` between two of these nodes, as positions (from, to) in `nodes` [*, 2]."""
@@ -216,17 +219,6 @@ class Edges:
         return _stochastic(len(nodes), sources, targets, 1.0 / (1 + most))
 
     def _balanced_mixing(self, nodes: Ints) -> Mixing:
-        self._check_balanced()
-        pairs = self._at(nodes, self.arrives)
-        weight = 1.0 / (1 + self._most())
-        if len(nodes) < self.count or not self.arrives.all():
-            pairs, weight = np.concatenate([pairs, pairs[:, ::-1]]), weight / 2
-        sources, targets = pairs.T
-        weights: Floats = np.full(len(pairs), weight)
-        return _stochastic(len(nodes), sources, targets, weights)
-
-    def _check_balanced(self) -> None:
-        """Raises RaylflError if a node has not as many edges into it as out of it."""
         sent, received = edge_counts(self.pairs, self.count)
         if len(off := np.flatnonzero(sent != received)):
             raise RaylflError(
@@ -234,6 +226,13 @@ class Edges:
                 "doubly stochastic weights of a directed graph need as many (topology.weights; sgp, push_diging and "
                 "push_pull need no such weights)"
             )
+        pairs = self._at(nodes, self.arrives)
+        weight = 1.0 / (1 + self._most())
+        if len(nodes) < self.count or not self.arrives.all():
+            pairs, weight = np.concatenate([pairs, pairs[:, ::-1]]), weight / 2
+        sources, targets = pairs.T
+        weights: Floats = np.full(len(pairs), weight)
+        return _stochastic(len(nodes), sources, targets, weights)
 
     def _most(self) -> int:
         """The largest number of edges into a node of the graph."""

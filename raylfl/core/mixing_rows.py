@@ -23,9 +23,10 @@ class MixingRows:
     """T rows of a mixing matrix, which give the new vectors of T nodes (targets) from the vectors of S nodes.
 
     The vectors of the S nodes are the rows of a call's argument. The new vector of target t is self_weights[t] times
-    row self_rows[t], plus weights[e] times row sources[e] for all e with first[t] <= e < first[t + 1]. dense: whether
-    the new vectors are computed as matrix-vector products with all S rows. order: the row number of each of the
-    S nodes; None: 0, 1, ...
+    row self_rows[t], plus weights[e] times row sources[e] for all e with first[t] <= e < first[t + 1].
+
+    order: None, or for new vectors that are computed as matrix-vector products with all S rows, the row number of each
+    of the S nodes; `self_rows` and `sources` are then numbers of nodes.
     """
 
     self_weights: Floats
@@ -33,13 +34,12 @@ class MixingRows:
     first: Ints
     sources: Ints
     weights: Floats
-    dense: bool
-    order: Ints | None = None
+    order: Ints | None
 
     def __call__(self, *pieces: Tensor) -> Tensor:
         """The new rows [T, ...] from the rows [S, ...], given as one tensor or as several consecutive tensors.
 
-        The order of the sum for a target depends on its row of the mixing matrix only. If `dense`, it is the order of a
+        The order of the sum for a target depends on its row of the mixing matrix only. With `order`, it is that of a
         matrix-vector product. Otherwise, sums in single precision use fused multiply-adds, the target's own row first.
         In double precision, and for a target with several neighbours that all have weight 1, the neighbours' rows are
         added pairwise as in `raylfl.core.reduce.tree_sum`.
@@ -47,18 +47,16 @@ class MixingRows:
         return self.mix(pieces, [len(self.self_weights)], all_cores=False)[0]
 
     def mix(self, pieces: Sequence[Tensor], sizes: Sequence[int], all_cores: bool) -> list[Tensor]:
-        """The new rows [T, ...] as several new tensors, which reuse freed memory more often than one large tensor.
+        """The new rows [T, ...] in tensors of these sizes, which reuse freed memory more often than one large tensor.
 
-        pieces: the rows [S, ...] in one or several consecutive tensors. sizes: the number of rows of each new tensor.
-        all_cores: whether single-precision sums over edges are computed on all cores, in blocks of columns.
+        pieces: as in `__call__`. all_cores: whether single-precision sums over edges are computed on all cores.
         """
-        if not self.dense and pieces[0].dtype == torch.float32:
+        if self.order is not None:
+            mixed = self._product(_join(pieces).index_select(0, torch.from_numpy(self.order)))
+        elif pieces[0].dtype == torch.float32:
             return self._mix_fused(pieces, sizes, all_cores)
-        rows = _join(pieces)
-        if self.dense:
-            mixed = self._product(rows if self.order is None else rows.index_select(0, torch.from_numpy(self.order)))
         else:
-            mixed = self._pairwise(rows, np.arange(len(self.self_weights)))
+            mixed = self._pairwise(_join(pieces), np.arange(len(self.self_weights)))
         return [mixed] if len(sizes) == 1 else [part.clone() for part in mixed.split(list(sizes))]
 
     @cached_property
@@ -73,7 +71,7 @@ class MixingRows:
     def _entries(self) -> tuple[Tensor, Tensor, Tensor]:
         """The terms of the targets' sums: (row number per term, weight per term, first term of each target [T + 1]).
 
-        The first term of a target is the target's own row, unless the own row has weight 0.
+        A target's own row is its first term, unless its weight is 0.
         """
         present = np.insert(np.ones(len(self.sources), dtype=bool), self.first[:-1], self.self_weights != 0)
         sources = np.insert(self.sources, self.first[:-1], self.self_rows)[present]
@@ -117,26 +115,14 @@ class MixingRows:
             alike = np.flatnonzero(degrees == degree)
             for some in np.array_split(alike, -(-len(alike) * int(degree) * rows[0].numel() // FLOATS)):
                 edges = self.first[targets[some]] + np.arange(degree)[:, None]  # [degree, nodes]
-                terms = rows.index_select(0, torch.from_numpy(self.sources[edges].ravel())).view(
-                    *edges.shape, *rows.shape[1:]
-                )
+                terms = rows.index_select(0, torch.from_numpy(self.sources[edges].ravel()))
+                terms = terms.view(*edges.shape, *rows.shape[1:])
                 terms *= torch.from_numpy(self.weights[edges]).to(rows).view(*edges.shape, *[1] * (rows.ndim - 1))
                 if some[-1] - some[0] == len(some) - 1:  # consecutive targets, as on a regular graph: no copy
                     mixed[some[0] : some[-1] + 1] += tree_sum_in_place(terms)
                 else:
                     mixed[torch.from_numpy(some)] += tree_sum_in_place(terms)
         return mixed
-
-    def over(self, order: Ints) -> MixingRows:
-        """The same products, with the same bits, for calls whose argument has its rows in another order.
-
-        order: row k of the new argument is row order[k] of the former one.
-        """
-        inverse = np.empty_like(order)
-        inverse[order] = np.arange(len(order))
-        if self.dense:  # products with whole rows are summed in the order of the nodes
-            return replace(self, order=inverse)
-        return replace(self, self_rows=inverse[self.self_rows], sources=inverse[self.sources])
 
     def lazy(self) -> MixingRows:
         """These rows of the matrix (I + W) / 2, where W is the mixing matrix of these rows."""

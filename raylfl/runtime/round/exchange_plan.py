@@ -37,7 +37,7 @@ class ExchangePlan:
         self.exchange: tuple[MixingRows, ...] | None = None  # of all blocks at once; None: each block mixes alone
         if shared_memory and self.blocks:
             order = np.concatenate(list(self.nodes.values()))
-            self.exchange = tuple(m.rows_of(order, np.arange(len(order))).over(order) for m in mixings)
+            self.exchange = tuple(m.rows_of(order, order) for m in mixings)
             self.out = {b: {ALL: np.arange(len(nodes))} for b, nodes in self.nodes.items()}
         else:
             self._choose(block)
@@ -65,7 +65,7 @@ class ExchangePlan:
         if b not in self._parts:
             nodes, needs = self.nodes[b], self.needs[b]
             order = np.concatenate([np.flatnonzero(np.isin(needs, nodes)), *self.into[b].values()])
-            self._parts[b] = tuple(mixing.rows_of(nodes, needs).over(order) for mixing in self.mixings)
+            self._parts[b] = tuple(mixing.rows_of(nodes, needs[order]) for mixing in self.mixings)
         return self._parts[b]
 
     def sending(self, b: int, local: Ints | None, tasks: tuple[Task, ...] = ()) -> PublishJob:
