@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from raylfl.core.arrays import Ints
 from raylfl.core.threads import on_all_cores, one_thread
 
 LARGE = 32 * 2**20  # bytes of the smallest matrix whose rows stay in several tensors
@@ -93,27 +93,19 @@ def norms(rows: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     return torch.cat(each)
 
 
-def reorder_rows(pieces: Sequence[Tensor], order: npt.NDArray[np.int64] | None) -> Sequence[Tensor]:
-    """The rows of all pieces as views [1, ...], one per row, in the given order.
-
-    order: row k of the result is row order[k] of all pieces, counted from the first piece on. None: the pieces are
-    returned as they are.
-    """
-    if order is None:
-        return pieces
-    rows = [row for piece in pieces if len(piece) for row in piece.split(1)]
-    return [rows[k] for k in order]
-
-
-def as_matrix(pieces: Sequence[Tensor]) -> Tensor:
+def as_matrix(pieces: Sequence[Tensor], order: Ints | None = None) -> Tensor:
     """A matrix of the rows of all pieces: a `ChunkedMatrix` if they have LARGE bytes or more, otherwise a copy.
 
-    Empty pieces are left out. A single piece, and pieces that are not 2-d, are always copied.
+    Empty pieces are left out. A single piece, and pieces that are not 2-d, are always copied. order: row k of the
+    matrix is row order[k] of all pieces, counted from the first piece on; None: 0, 1, ...
 
     >>> as_matrix([torch.zeros(1, 3), torch.zeros(2, 3)]).shape
     torch.Size([3, 3])
     """
     nonempty = [piece for piece in pieces if len(piece)] or list(pieces[:1])
+    if order is not None and len(order):
+        rows = [row for piece in nonempty for row in piece.split(1)]
+        nonempty = [rows[k] for k in order]
     size = sum(piece.numel() * piece.element_size() for piece in nonempty)
     if len(nonempty) < 2 or nonempty[0].ndim != 2 or size < LARGE:
         return torch.cat(nonempty)
@@ -144,10 +136,7 @@ def elementwise(step: Callable[..., tuple[Tensor, ...]], *vectors: Tensor, at_on
 
 
 def spans(*vectors: Tensor) -> list[slice]:
-    """Slices that cut the columns of these vectors [d] and matrices [R, d] into blocks of about SPAN numbers.
-
-    A block has at least NARROWEST columns, except for the last block.
-    """
+    """Slices that cut the columns of these vectors [d] and matrices [R, d] into blocks of SPAN numbers or more."""
     width, rows = vectors[0].shape[-1], max(len(v) if v.ndim > 1 else 1 for v in vectors)
     step = max(SPAN // rows, NARROWEST)
     return [slice(start, min(start + step, width)) for start in range(0, width, step)]

@@ -81,34 +81,21 @@ class Table:
         self._set(clients, rows, lambda span: step(columns(old, span), columns(rows, span)))
 
     def _set(self, clients: npt.ArrayLike, like: Tensor, values: Callable[[slice], Tensor]) -> None:
-        """Sets the rows of these clients in blocks of columns.
-
-        values: gives the new entries [C, *] of a block from the slice of its columns. like: a matrix [C, d], whose
-        shape determines the blocks.
-        """
+        """Sets the rows of these clients to values(span) [C, *] in blocks of columns `span` of the matrix `like`."""
         ids = [int(i) for i in np.asarray(clients)]
         if not ids:
             return
         for client in ids:
             self._where.setdefault(client, len(self._where))
-        self._reserve(len(self._where))
+        if len(self._where) > len(old := self._rows):  # at least half as many again, for a constant mean cost of a row
+            self._rows = empty_matrix(max(len(self._where), len(old) * 3 // 2), old.shape[1], old)
+            self._rows[: len(old)] = old
         positions = self.positions(ids).to(self._rows.device)
 
         def block(span: slice) -> None:
             self._rows[positions, span] = values(span)
 
         on_all_cores(block, spans(like))
-
-    def _reserve(self, count: int) -> None:
-        """Makes room for at least `count` rows.
-
-        The capacity grows by at least half, so that the mean cost of a new row is constant.
-        """
-        old = self._rows
-        if count <= len(old):
-            return
-        self._rows = empty_matrix(max(count, len(old) * 3 // 2), old.shape[1], old)
-        self._rows[: len(old)] = old
 
     def state_dict(self) -> dict[str, Tensor]:
         """The content for a checkpoint: `clients`, int64 [n], and `rows` [n, d], a view valid until the next write."""

@@ -6,6 +6,8 @@ import os
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from raylfl.core import chunked_matrix, client_rows
 from raylfl.core.chunked_matrix import ChunkedMatrix, as_matrix, columns, norms, select
@@ -93,35 +95,35 @@ def test_only_large_matrices_in_several_pieces_stay_apart(monkeypatch):
         assert torch.equal(as_matrix(pieces), torch.cat(pieces))
 
 
-@pytest.fixture
-def small_blocks(monkeypatch):
-    """Every table is a file, all rows are apart, and blocks have a few columns."""
-    monkeypatch.setattr(client_rows, "IN_MEMORY", -1)
-    monkeypatch.setattr(chunked_matrix, "LARGE", 0)
-    monkeypatch.setattr(chunked_matrix, "SPAN", 8)
-    monkeypatch.setattr(chunked_matrix, "NARROWEST", 2)
+SMALL = {(client_rows, "IN_MEMORY"): -1, **{(chunked_matrix, name): 0 for name in ("LARGE", "SPAN")}}
 
 
-def test_a_table_in_a_file_remembers_what_one_in_memory_does(small_blocks, monkeypatch):
-    in_file, generator = Table(torch.zeros(9)), np.random.default_rng(0)
-    with monkeypatch.context() as patch:
-        patch.setattr(client_rows, "IN_MEMORY", 2**30)
-        in_memory = Table(torch.zeros(9))
-        in_memory.write([3], torch.ones(1, 9))
-    in_file.write([3], torch.ones(1, 9))
-    for _ in range(12):
-        clients = generator.choice(30, size=5, replace=False)
-        rows = torch.from_numpy(generator.standard_normal((5, 9)).astype(np.float32))
-        for table, room in ((in_file, -1), (in_memory, 2**30)):
-            monkeypatch.setattr(client_rows, "IN_MEMORY", room)
-            table.change(clients, lambda old, new: 0.5 * old + new, ChunkedMatrix([rows[:2], rows[2:]]))
-    assert in_file.clients == in_memory.clients
-    assert torch.equal(in_file.matrix, in_memory.matrix)
-    everyone = range(31)
-    assert torch.equal(in_file.rows(everyone), in_memory.rows(everyone))
-    packed = in_file.state_dict()
-    assert packed["rows"].untyped_storage().nbytes() == 4 * 9 * len(in_file)  # no spare rows in a checkpoint
-    assert torch.equal(Table.from_state(packed).matrix, in_memory.matrix)
+@pytest.mark.parametrize("in_file", [False, True])
+@given(writes=st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=4, unique=True), max_size=12))
+def test_a_table_remembers_the_last_row_of_each_client(in_file, writes):
+    """In a file, with all rows apart and blocks of two columns, or in memory; every other write depends on old rows."""
+    with pytest.MonkeyPatch.context() as patch:
+        for (module, name), value in SMALL.items() if in_file else ():
+            patch.setattr(module, name, value)
+        patch.setattr(chunked_matrix, "NARROWEST", 2)
+        table, expected = Table(torch.zeros(9)), {}
+        for k, clients in enumerate(writes):
+            rows = torch.tensor(clients)[:, None] + torch.arange(9.0) + k
+            if k % 2:
+                table.change(clients, lambda old, new: 0.5 * old + new, as_matrix(rows.split(1)))
+                rows = rows + torch.stack([0.5 * expected.get(c, torch.zeros(9)) for c in clients])
+            else:
+                table.write(clients, rows)
+            expected |= dict(zip(clients, rows, strict=True))
+        everyone = torch.stack([expected.get(c, torch.zeros(9)) for c in range(13)])
+        assert torch.equal(table.rows(range(13)), everyone)
+        assert table.clients == list(expected)
+        assert torch.equal(table.matrix[table.positions(table.clients)], everyone[table.clients])
+        packed = table.state_dict()
+        assert packed["rows"].untyped_storage().nbytes() == 4 * 9 * len(table)  # no spare rows in a checkpoint
+        again = Table.from_state(packed)
+        assert again.clients == table.clients
+        assert torch.equal(again.matrix, table.matrix)
 
 
 def test_a_table_that_outgrows_memory_moves_to_a_file(monkeypatch):
@@ -135,10 +137,11 @@ def test_a_table_that_outgrows_memory_moves_to_a_file(monkeypatch):
     assert files == [8 * rows for rows in (4, 6, 9, 13, 19, 28)]
 
 
-def test_a_full_folder_is_named_with_its_remedy(small_blocks, monkeypatch):
+def test_a_full_folder_is_named_with_its_remedy(monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    monkeypatch.setattr(client_rows, "IN_MEMORY", -1)
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(RaylflError, match=r"a matrix of 1 vectors, .*No space left on device\): set TMPDIR"):
         Table(torch.zeros(2)).write([0], torch.ones(1, 2))

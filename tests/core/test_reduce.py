@@ -1,4 +1,4 @@
-"""Fixed-order sums and the growing table."""
+"""Fixed-order sums."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylfl.core.client_rows import Table
 from raylfl.core.reduce import BLOCK, finite_rows, tree_sum, weighted_sum
 
 
@@ -19,21 +18,16 @@ def test_the_tree_adds_up_to_the_sum_and_leaves_its_input_alone(count, seed):
     assert torch.equal(rows, kept)
 
 
-def test_the_sum_does_not_depend_on_the_number_of_threads():
-    rows = torch.randn(17, 100_003, generator=torch.Generator().manual_seed(0))
+def test_a_sum_has_the_bits_of_its_pieces_with_any_number_of_threads():
+    rows, c = torch.randn(17, 6 * BLOCK + 5, generator=torch.Generator().manual_seed(0)), np.linspace(-1, 2, 17)
     before, results = torch.get_num_threads(), []
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)
-        results.append(tree_sum(rows))
+        results.append(torch.stack([tree_sum(rows), weighted_sum(rows, c)]))
     torch.set_num_threads(before)
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])
-
-
-def test_a_sum_of_many_columns_has_the_bits_of_its_pieces():
-    rows, c = torch.randn(7, 3 * BLOCK + 5, generator=torch.Generator().manual_seed(0)), np.linspace(-1, 2, 7)
-    whole = weighted_sum(rows, c)
-    assert torch.equal(whole, torch.cat([weighted_sum(piece, c) for piece in rows.split(1000, dim=1)]))
+    assert torch.equal(results[0][1], torch.cat([weighted_sum(piece, c) for piece in rows.split(1000, dim=1)]))
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (4,), (3, 4), (2, 3, BLOCK)])
@@ -63,19 +57,3 @@ def test_rows_with_one_bad_entry_are_found_among_any_others(bad):
 def test_nothing_has_no_sum():
     with pytest.raises(ValueError, match="no rows"):
         tree_sum(torch.zeros(0, 3))
-
-
-@given(st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=4, unique=True), max_size=12))
-def test_a_table_remembers_the_last_row_of_each_client(writes):
-    table, expected = Table(torch.zeros(2)), {}
-    for k, clients in enumerate(writes):
-        rows = torch.tensor([[float(k), float(c)] for c in clients])
-        table.write(clients, rows)
-        expected |= dict(zip(clients, rows.tolist(), strict=True))
-    assert sorted(table.clients) == sorted(expected)
-    everyone = list(range(13))
-    assert table.rows(everyone).tolist() == [expected.get(c, [0.0, 0.0]) for c in everyone]
-    assert table.matrix[table.positions(table.clients)].tolist() == [expected[c] for c in table.clients]
-    again = Table.from_state(table.state_dict())
-    assert again.clients == table.clients
-    assert torch.equal(again.matrix, table.matrix)

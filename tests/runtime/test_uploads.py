@@ -13,7 +13,7 @@ from raylfl.algorithms.fedmgda import FedMGDA
 from raylfl.algorithms.mifa import MIFA, FedVARP
 from raylfl.algorithms.optimal_sampling import OptimalSampling
 from raylfl.core import chunked_matrix
-from raylfl.core.chunked_matrix import ChunkedMatrix, reorder_rows
+from raylfl.core.chunked_matrix import ChunkedMatrix, as_matrix
 from raylfl.core.population import Population
 from raylfl.runtime.round import dispatch
 from raylfl.runtime.round.measure import Measurements
@@ -29,8 +29,7 @@ def always(monkeypatch):
 
 def test_rows_of_tasks_are_put_into_the_order_of_the_cohort():
     pieces = [torch.tensor([[0.0], [2.0]]), torch.zeros(0, 1), torch.tensor([[1.0]])]
-    assert [row.tolist() for row in reorder_rows(pieces, np.array([0, 2, 1]))] == [[[0.0]], [[1.0]], [[2.0]]]
-    assert reorder_rows(pieces, None) is pieces
+    assert as_matrix(pieces, np.array([0, 2, 1])).tolist() == [[0.0], [1.0], [2.0]]
 
 
 def refused(matrix):

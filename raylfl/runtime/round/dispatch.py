@@ -12,7 +12,7 @@ from torch import Tensor
 
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State, normalise
-from raylfl.core.chunked_matrix import as_matrix, reorder_rows
+from raylfl.core.chunked_matrix import as_matrix
 from raylfl.core.costs import floats_in
 from raylfl.core.deferred import Deferred
 from raylfl.core.oracle import GradientMode
@@ -233,7 +233,7 @@ class ServerDispatch(Dispatch):
         return RoundResult(
             round=r,
             reports=reports,
-            uploads={name: as_matrix(reorder_rows(pieces, order)) for name, pieces in rows.items()},
+            uploads={name: as_matrix(pieces, order) for name, pieces in rows.items()},
             client_states=states if order is None or not states else [states[k] for k in order],
             up_floats=(self.algorithm.sent_floats(one) if one else 0) + floats_in(unseen),
             events=events,
