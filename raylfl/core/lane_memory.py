@@ -72,7 +72,7 @@ class Memory:
         self.count, self.steps, self.size = count, steps, size
         self.inner = aligned_rows(count, call.inner.shape[1], x)
         self.carry = {
-            name: _shape_rows(aligned_rows(count, rows[0].numel(), rows), rows.shape[1:])
+            name: aligned_rows(count, rows[0].numel(), rows).view(count, *rows.shape[1:])
             for name, rows in call.carry.items()
         }
         self.table = torch.zeros(count, steps, size, dtype=torch.int64, device=x.device)
@@ -119,9 +119,4 @@ def indices_of(batches: Sequence[Sequence[Batch]]) -> tuple[BatchSource | None, 
 
 def round_up(need: int, least: int) -> int:
     """A power of two that is at least `need` and `least`, so that memory rarely has to grow."""
-    return 1 << max(need, least, 1).bit_length() - (max(need, least, 1).bit_count() == 1)
-
-
-def _shape_rows(rows: Tensor, shape: Sequence[int]) -> Tensor:
-    """Rows [C, n] in the shape [C, *shape]."""
-    return rows.unflatten(1, shape) if len(shape) else rows[:, 0]
+    return 1 << (max(need, least, 1) - 1).bit_length()

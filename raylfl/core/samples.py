@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
@@ -11,16 +12,16 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Subset, TensorDataset
+from torch.utils.data import Dataset, Subset, TensorDataset
 
 from raylfl.core.arrays import Ints
-from raylfl.core.flat import in_channels_last
+from raylfl.core.flat import in_channels_last, same_entries
 from raylfl.core.oracle import Batch
-from raylfl.core.row_source import RowSource
 from raylfl.core.transfer import to_device
 from raylfl.errors import BadConfig
 
 COMPARED = 8  # samples by which a reading of many samples at once is compared with indexing
+Columns = tuple[np.ndarray[Any, Any], ...]
 NUMPY = {torch.float16, torch.float32, torch.float64}  # numpy has these floating-point dtypes, and not bfloat16
 
 
@@ -29,6 +30,31 @@ def as_tensor(array: np.ndarray) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)
+
+
+class RowSource(Dataset[Any], ABC):
+    """The base class of map-style data sets that read many samples at once; only its subclasses are read this way.
+
+    Workers read batches by `rows`. Of the first one, samples are compared with those that indexing returns.
+    """
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """The number of samples n."""
+
+    @abstractmethod
+    def rows(self, indices: Ints) -> Columns:
+        """The samples of these indices, one array [B, ...] per column."""
+
+    def blank(self, count: int) -> Columns | None:
+        """`count` samples of zeros, one array [count, ...] per column, to try a model where no sample can be read.
+
+        None: the first samples are read.
+        """
+        return None
+
+    def __getitem__(self, k: int) -> Any:
+        return tuple(torch.from_numpy(column)[0] for column in self.rows(np.array([k])))
 
 
 @dataclass
@@ -59,13 +85,10 @@ class SampleSet:
         """The samples of a map-style data set.
 
         Without `collate`, a TensorDataset, or a Subset of one, is stored as arrays if their rows are equal to what
-        indexing returns. This holds for objects of exactly these classes, not for subclasses: theirs may return other
-        samples. The other arguments are fields of `SampleSet`.
+        indexing returns; not objects of subclasses, which may return other samples. The other arguments are fields.
         """
         arrays = _arrays_of(dataset) if collate is None else None
-        if arrays is not None:
-            return SampleSet(arrays, None, transform, measured_through)
-        return SampleSet(None, dataset, transform, measured_through, collate)
+        return SampleSet(arrays, None if arrays is not None else dataset, transform, measured_through, collate)
 
     def __len__(self) -> int:
         return len(self.arrays[0]) if self.arrays is not None else len(self.items)
@@ -81,9 +104,9 @@ class SampleSet:
         return isinstance(self.items, RowSource) and self.collate is None
 
     def read(self, indices: Ints) -> list[Any]:
-        """The samples of these indices, one by one as a DataLoader reads them; for a set that is not stored as arrays.
+        """The samples of these indices, as a DataLoader reads them: one by one, or all by `__getitems__`.
 
-        A data set with a method `__getitems__` reads them in one call.
+        For a set that is not stored as arrays.
         """
         numbers = [int(i) for i in indices]
         together = getattr(self.items, "__getitems__", None)
@@ -104,32 +127,29 @@ class SampleSet:
 
         A part has one sample at least. A set that is not stored as arrays has one part.
         """
-        rows = len(indices) if self.arrays is None else most * len(self) // max(1, self.nbytes)
-        for first in range(0, max(1, len(indices)), max(1, rows)):
-            yield self.part(indices[first : first + max(1, rows)])
+        rows = max(1, len(indices) if self.arrays is None else most * len(self) // max(1, self.nbytes))
+        for first in range(0, max(1, len(indices)), rows):
+            yield self.part(indices[first : first + rows])
 
     @staticmethod
     def joined(pieces: Iterable[SampleSet], count: int) -> SampleSet:
-        """The set of `count` samples that was cut into `pieces`, which are read one at a time.
+        """The set of `count` samples that was cut into `pieces`, which are read, copied and freed one at a time.
 
-        A single piece is returned as it is. The arrays of several ones are copied, so that a piece can be freed before
-        the next one is read.
+        A single piece is returned as it is.
         """
-        out, arrays, at = None, list[np.ndarray](), 0
+        columns, at = list[np.ndarray](), 0  # arrays, owned
         for piece in pieces:
-            if out is None and len(piece.owned if piece.owned is not None else piece) == count:
+            if not at and (piece.owned is None or len(piece.owned) == count):
                 return piece
             assert piece.arrays is not None
             assert piece.owned is not None
-            if out is None:
-                out, owned = replace(piece, arrays=None), np.empty(count, dtype=piece.owned.dtype)
-                arrays = [np.empty((count, *a.shape[1:]), dtype=a.dtype) for a in piece.arrays]
-            for whole, part in zip([*arrays, owned], [*piece.arrays, piece.owned], strict=True):
-                whole[at : at + len(piece)] = part
+            parts = [*piece.arrays, piece.owned]
+            columns = columns or [np.empty((count, *part.shape[1:]), dtype=part.dtype) for part in parts]
+            for column, part in zip(columns, parts, strict=True):
+                column[at : at + len(piece)] = part
             at += len(piece)
-        assert out is not None
         assert at == count
-        return replace(out, arrays=tuple(arrays), owned=owned)
+        return replace(piece, arrays=tuple(columns[:-1]), owned=columns[-1])
 
     def row_numbers(self, indices: Ints) -> Ints:
         """The row numbers of these samples in `arrays`. Raises LookupError for a sample that is not owned."""
@@ -183,7 +203,7 @@ def same_sample(sample: Any, columns: Sequence[np.ndarray], k: int) -> bool:
         pairs = [(part, as_tensor(np.asarray(column[k]))) for part, column in zip(parts, columns, strict=True)]
     except (TypeError, ValueError, RuntimeError):  # a part that is not a number or an array
         return False
-    return all(a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all()) for a, b in pairs)
+    return all(a.shape == b.shape and same_entries(a, b) for a, b in pairs)
 
 
 class BatchSource:
@@ -217,10 +237,9 @@ class BatchSource:
 
     @property
     def plain(self) -> bool:
-        """Whether one call of `gather` can read the samples of several batches.
+        """Whether one call of `gather` can read several batches: of samples in arrays without a random transform.
 
-        This is possible for samples in arrays if there is no transform, or if the transform draws no random numbers
-        (attribute `fixed`).
+        A transform that draws no random numbers has the attribute `fixed`.
         """
         transform = self.samples.transform
         return self.tensors is not None and (transform is None or getattr(transform, "fixed", False))
@@ -350,12 +369,9 @@ class IndexedBatch(Batch):
     def together(batches: Sequence[Batch]) -> tuple[Tensor, ...] | None:
         """The samples of all batches, concatenated; None unless all come from one source with arrays."""
         same = IndexedBatch.of_one_source(batches)
-        if not same:
-            return None
-        if all(b._content is not None for b in same):  # whole shards, kept from the previous step
+        if same and all(b._content is not None for b in same):  # whole shards, kept from the previous step
             return tuple(torch.cat(parts) for parts in zip(*(b.fresh() for b in same), strict=True))
-        content: tuple[Tensor, ...] = same[0].source.gather(np.concatenate([b.indices for b in same]))
-        return content
+        return same[0].source.gather(np.concatenate([b.indices for b in same])) if same else None
 
 
 def _versions(content: Any) -> list[int]:

@@ -85,14 +85,12 @@ class Slots:
         for dtype, width in widths.items():
             self._matrices[dtype] = aligned_rows(self.count, width, self.flat.params.new_empty(0, dtype=dtype))
         return [
-            self._matrices[b.dtype][:, start : start + b.numel()].unflatten(1, b.shape)
-            if b.dim()
-            else self._matrices[b.dtype][:, start]
+            self._matrices[b.dtype][:, start : start + b.numel()].view(self.count, *b.shape)
             for b, start in zip(self.flat.buffers, offsets, strict=True)
         ]
 
     def write_buffers(self, rows: Tensor | None, count: int) -> None:
-        """Sets the buffers of the first `count` slots: those that travel from rows [count, b], others as at first.
+        """Sets the buffers of the first `count` slots: from rows [count, b] if they travel, otherwise as at first.
 
         rows: None sets all buffers to their initial entries.
         """

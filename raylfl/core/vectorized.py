@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from raylfl.core.batches import fill_up, stack_batches
-from raylfl.core.cohort_buffers import CohortBuffers, Rows
-from raylfl.core.cohort_call import CohortCall, compare_client
+from raylfl.core.cohort import CohortBuffers, CohortCall, Rows, compare_client
 from raylfl.core.flat import FlatModule, copy_together
 from raylfl.core.oracle import Batch, GradientMode, Oracle, private_randomness, seed_everything, seed_for
 from raylfl.core.reference import ReferenceStep, loss_of
@@ -248,9 +247,8 @@ class VectorizedOracle(Oracle):
         """The mode of a call that was replayed or computed by autograd."""
         by = "the model's own cohort_losses" if self.cohort_losses else "vmap over training_step"
         how = "replayed" if replayed else "by autograd, to record it" if self.steps.refusal is None else "by autograd"
-        return GradientMode(
-            "cohort", f"{TOGETHER}: {by}, {how}" + (f" ({self.steps.reason})" if self.steps.refusal else "")
-        )
+        why = f" ({self.steps.reason})" if self.steps.refusal else ""
+        return GradientMode("cohort", f"{TOGETHER}: {by}, {how}{why}")
 
     def losses(self, args: _StepInput, t: int = 0) -> Tensor:
         """The losses [C] of C clients with their autograd graph; the buffers change only in `_gradients`.
@@ -306,7 +304,7 @@ class VectorizedOracle(Oracle):
         self.ways[DENSE] += len(x)
         losses = step.gradients(content, self.flat.views(x), self.flat.views(g))
         if self.schedule.due((DENSE, len(sizes) > 0, content[0].shape[1]), self.t):
-            self._prove(CohortCall(x, content, [], seeds(0), losses, g, [], {}, sizes, True))
+            self._prove(CohortCall(x, content, [], seeds(0), losses, g, [], {}, sizes, step))
         return losses, g
 
     def _prove(self, call: CohortCall, draws: bool = False) -> None:
@@ -328,16 +326,15 @@ class VectorizedOracle(Oracle):
                 for k in pair:
                     differs = compare_client(call, k, self.reference, self.log, self.t, self._again)
                     if differs is not None:
-                        where = f"in local step {self.t} of client {k + 1} of {len(call.x)}"
-                        raise Diverged(f"{self._form(call)}: {differs}, {where}", "runtime.vectorize=never")
+                        form = "cohort_losses" if self.cohort_losses else "vmap"
+                        raise Diverged(
+                            f"{type(self.flat.module).__name__}.training_step has other results for several clients in "
+                            f"one call ({'batched matrix products' if call.step else form}): {differs}, in local step "
+                            f"{self.t} of client {k + 1} of {len(call.x)}",
+                            "runtime.vectorize=never",
+                        )
             finally:
                 self.forward = forward
-
-    def _form(self, call: CohortCall) -> str:
-        form = "cohort_losses" if self.cohort_losses else "vmap"
-        form = "batched matrix products" if call.translated else form
-        step = f"{type(self.flat.module).__name__}.training_step"
-        return f"{step} has other results for several clients in one call ({form})"
 
     def _with_the_same_numbers(self, call: CohortCall, pair: Sequence[int]) -> CohortCall:
         """The call of the clients `pair` only, both with the random numbers that one client alone would draw.
@@ -355,10 +352,9 @@ class VectorizedOracle(Oracle):
     def _again(self, call: CohortCall, x: Tensor) -> CohortCall:
         """The call with other parameters [C, d], and its results."""
         seed_everything(call.seed)
-        if call.translated:
-            g, step = torch.empty_like(x), self._dense(call.content, call.sizes)
-            assert step is not None
-            losses = step.gradients(call.content, self.flat.views(x), self.flat.views(g))
+        if call.step is not None:
+            g = torch.empty_like(x)
+            losses = call.step.gradients(call.content, self.flat.views(x), self.flat.views(g))
             return call._replace(x=x, losses=losses, g=g)
         buffers = [b.clone() for b in call.buffers_before]
         losses = self.losses((x, buffers, tuple(part.clone() for part in call.content)), self.t)
