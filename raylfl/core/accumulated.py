@@ -44,16 +44,17 @@ def batch_numbers(t: int, accumulate: int, per_pass: int | None) -> range:
     return range(first, min(first + accumulate, (number + 1) * per_pass))
 
 
-class AccumulatedBatches:
-    """The batches of the local steps of one client, called as `batches(t, rows)` like the argument of `run_local`."""
+Batches = Callable[[int, Sequence[int]], Sequence[Batch]]  # as the argument `batches` of `run_local`
 
-    def __init__(self, batches: Callable[[int, Sequence[int]], Sequence[Batch]], accumulate: int, per_pass: int | None):
-        """Groups of the batches that `batches(number, rows)` gives; the others as in `batch_numbers`."""
-        self.batches, self.accumulate, self.per_pass = batches, accumulate, per_pass
 
-    def __call__(self, t: int, rows: Sequence[int]) -> Sequence[Batch]:
-        numbers = batch_numbers(t, self.accumulate, self.per_pass)
-        return [StepBatches(numbers.start, [self.batches(number, rows)[0] for number in numbers])]
+def grouped_batches(batches: Batches, accumulate: int, per_pass: int | None) -> Batches:
+    """The batches of the local steps of one client: groups of `batches`; the others as in `batch_numbers`."""
+
+    def of_step(t: int, rows: Sequence[int]) -> Sequence[Batch]:
+        numbers = batch_numbers(t, accumulate, per_pass)
+        return [StepBatches(numbers.start, [batches(number, rows)[0] for number in numbers])]
+
+    return of_step
 
 
 class AccumulatedOracle(Oracle):

@@ -64,10 +64,6 @@ class RoundCosts(NamedTuple):
     computation_seconds: float
 
 
-def _none() -> Ints:
-    return np.zeros(0, dtype=np.int64)
-
-
 @dataclass(frozen=True)
 class Links:
     """The numbers of messages and floats along L directed links, [L] each; links without messages are left out.
@@ -75,8 +71,8 @@ class Links:
     codes: the ends (from, to) of each link as one integer, ascending [L]; `ends` decodes them.
     """
 
-    codes: Ints = field(default_factory=_none)
-    messages: Ints = field(default_factory=_none)
+    codes: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    messages: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     floats: Floats = field(default_factory=lambda: np.zeros(0))
 
     @property
@@ -116,19 +112,19 @@ class Links:
     def csv(self) -> str:
         """The content of edges.csv: a header, and one line per directed link."""
         rows = zip(self.ends.tolist(), self.messages.tolist(), self.floats.tolist(), strict=True)
-        lines = (f"{end_name(a)},{end_name(b)},{messages},{whole(floats)}\n" for (a, b), messages, floats in rows)
+        # a number of floats may be a mean over clients, which need not be an integer
+        lines = (
+            f"{end_name(a)},{end_name(b)},{messages},{int(floats) if floats.is_integer() else floats}\n"
+            for (a, b), messages, floats in rows
+        )
         return HEAD + "".join(lines)
-
-    def columns(self) -> dict[str, NDArray[np.generic]]:
-        """The arrays `codes`, `messages` and `floats` by name, for a checkpoint."""
-        return {"codes": self.codes, "messages": self.messages, "floats": self.floats}
 
     @staticmethod
     def of_columns(columns: Mapping[str, NDArray[np.generic]]) -> Links:
-        """The totals from the arrays that the method `columns` returned. Raises ValueError for invalid arrays."""
+        """The totals from the arrays of these names in a checkpoint. Raises ValueError for invalid arrays."""
         links = Links(**{name: np.asarray(values) for name, values in columns.items()})
-        lengths = {len(values) for values in links.columns().values()}
-        kinds = [values.dtype for values in links.columns().values()]
+        lengths = {len(values) for values in vars(links).values()}
+        kinds = [values.dtype for values in vars(links).values()]
         if len(lengths) != 1 or kinds != [np.int64, np.int64, np.float64] or (np.diff(links.codes) <= 0).any():
             raise ValueError("its record of the floats on links is damaged")
         return links
@@ -137,8 +133,3 @@ class Links:
 def end_name(client: int) -> str:
     """An end of a link as text: the client's id, or `server`."""
     return "server" if client == SERVER else str(client)
-
-
-def whole(floats: float) -> str:
-    """A number of floats as text, without a decimal point if it is an integer (a mean over clients may not be)."""
-    return str(int(floats)) if floats == int(floats) else repr(floats)

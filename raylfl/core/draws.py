@@ -46,8 +46,7 @@ def fixed_set(received: Floats, law: Law | None) -> bool:
 def exchangeable(marginals: Floats, failure: Floats, law: Law | None) -> bool:
     """Whether the joint law of draws and losses stays the same if clients are permuted.
 
-    This holds if three conditions are met: all clients have the same expected draws, all have the same failure
-    probability, and the law is known and is not `at_most_once`. marginals: expected draws [N]. failure: the probability
-    that the upload of client i is lost [N].
+    That is, all clients have the same expected draws (marginals [N]) and failure probability (failure [N]), and the law
+    is known and not `at_most_once`.
     """
     return law not in (None, "at_most_once") and bool(np.ptp(marginals) == 0 and np.ptp(failure) == 0)

@@ -63,10 +63,7 @@ class LocalRule(Options):
     lr: Annotated[float, Gt(0), Doc("the local learning rate eta")] = 0.1
     lr_schedule: Schedule = field(default_factory=Schedule)
     momentum: Annotated[
-        float,
-        Ge(0),
-        Lt(1),
-        Doc("the momentum of the local solver; optimizer_state says how its buffer starts"),
+        float, Ge(0), Lt(1), Doc("the momentum of the local solver; optimizer_state says how its buffer starts")
     ] = 0.0
     weight_decay: Annotated[float, Ge(0), Doc("adds `weight_decay * x` to the gradient")] = 0.0
     clip_norm: Annotated[

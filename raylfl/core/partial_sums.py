@@ -3,9 +3,8 @@
 `raylfl.core.reduce.tree_sum` adds R rows in a binary tree with nodes (level, k). Level 0 holds the rows. Node
 (l + 1, k) is the sum of the nodes (l, k) and (l, k + half), where `half` is half the number of nodes of level l,
 rounded up; if node (l, k + half) does not exist, node (l + 1, k) equals node (l, k). A worker reduces its rows to
-the sums of the largest subtrees of which it has all rows. Subtree sums of several workers are added to sums of larger
-subtrees. With the subtree sums of all workers, the result is the sum of all rows. The result does not depend on the
-division of the rows among workers.
+the sums of the largest subtrees of which it has all rows, and those of several workers are added to sums of larger
+subtrees. The sum of all rows does not depend on their division among workers.
 """
 
 from __future__ import annotations
@@ -59,10 +58,9 @@ class SumPlan:
 
     @staticmethod
     def of(clients: Ints, sums: Mapping[str, tuple[str, Floats]], dtype: torch.dtype) -> SumPlan:
-        """The plan of the sums of a round, in which equal sums share a term.
+        """The plan of these sums, name of the sum -> (name of its upload, coefficients [R]).
 
-        clients: the received clients [R]. sums: name of the sum -> (name of its upload, coefficients [R]). dtype: the
-        dtype of the uploads. Sums of one upload are equal if their coefficients are equal in this dtype.
+        Sums of one upload whose coefficients are equal in the dtype of the uploads share a term.
         """
         numbers: dict[tuple[str, bytes], int] = {}
         terms: list[tuple[str, Floats]] = []
@@ -111,8 +109,8 @@ class SumPlan:
     def vectors(self, clients: Sequence[int]) -> int:
         """The number of vectors [d] (subtree sums of all `terms`) to which the uploads of these clients add up."""
         row_of = self._row_of()
-        rows = tuple(row_of[client] for client in clients if client in row_of)
-        return len(self.terms) * _count_of_subtrees(rows, len(self.clients))
+        rows = tuple((0, row_of[client]) for client in clients if client in row_of)
+        return len(self.terms) * len(_additions(rows, len(self.clients))[1])
 
     def sums(self, parts: Sequence[Sequence[SubtreeSums]]) -> dict[str, Tensor]:
         """The sums [d] by name, without the sums of uploads that no client sent.
@@ -146,9 +144,9 @@ def depth_first(count: int) -> Ints:
 
 
 def in_subtrees(count: int, pieces: int) -> list[Ints]:
-    """The numbers of the summation tree's `count` rows, divided into groups of rows that are close in the tree.
+    """The numbers of the summation tree's `count` rows in groups of nearly equal sizes that add up to few subtree sums.
 
-    The rows of a group add up to few subtree sums. pieces: the number of groups; their sizes differ by at most 1.
+    pieces: the number of groups.
 
     >>> [rows.tolist() for rows in in_subtrees(8, 2)]
     [[0, 4, 2, 6], [1, 5, 3, 7]]
@@ -177,11 +175,7 @@ def columns_of(part: Sequence[SubtreeSums], k: int, pieces: int) -> list[Subtree
 
     part: the subtree sums of each weighted sum. pieces: the number of blocks, of nearly equal widths.
     """
-
-    def piece(row: Tensor) -> Tensor:
-        return row[len(row) * k // pieces : len(row) * (k + 1) // pieces]
-
-    return [{node: piece(row) for node, row in sums.items()} for sums in part]
+    return [{node: row.tensor_split(pieces)[k] for node, row in sums.items()} for sums in part]
 
 
 def side_by_side(pieces: Sequence[Sequence[SubtreeSums]]) -> list[SubtreeSums]:
@@ -201,9 +195,8 @@ def _subtree_sums(
 ) -> SubtreeSums:
     """The sums of the largest complete subtrees to which these nodes add up, in a tree of `count` rows.
 
-    pieces: rows [n, d]; together, they are the values of `nodes` in order. factors: the factor of each row [*, 1] by
-    which it is multiplied first; None: 1. stay: as in `SumPlan.parts`. all_cores: whether spans of columns are added in
-    parallel, if they are on the host.
+    pieces: rows [n, d] that are the values of `nodes` in order. factors: of the rows, [*, 1]; None: 1. stay: as in
+    `SumPlan.parts`. all_cores: whether spans of columns on the host are added in parallel.
     """
     first = pieces[0]
     additions, roots = _additions(tuple(nodes), count)
@@ -211,7 +204,7 @@ def _subtree_sums(
     out = first.new_empty(len(roots), width)
     on_host = first.device.type == "cpu"
     if not on_host:  # an index would otherwise wait for a copy at each use
-        additions = [(_there(left, first), _there(right, first)) for left, right in additions]
+        additions = [(_on_device(left, first), _on_device(right, first)) for left, right in additions]
     step = max(NARROWEST, min(BLOCK, CACHED // len(nodes))) if on_host else max(NARROWEST, ON_DEVICE // len(nodes))
 
     def add(span: slice) -> None:
@@ -240,18 +233,16 @@ def _subtree_sums(
     return {node: out[k] for k, (node, _) in enumerate(roots)}
 
 
-def _there(places: Places, rows: Tensor) -> Places:
-    """An index on the device of these rows."""
+def _on_device(places: Places, rows: Tensor) -> Places:
     return places if isinstance(places, slice) else to_device(places, rows.device)
 
 
-@lru_cache(maxsize=64)  # of every round, if no upload is lost
+@lru_cache(maxsize=128)  # of every round, if no upload is lost
 def _additions(nodes: tuple[tuple[int, int], ...], count: int) -> tuple[Additions, list[tuple[Node, int]]]:
-    """Plans the additions that reduce these nodes to the sums of the largest complete subtrees.
+    """The additions that reduce these nodes to the largest complete subtrees, and the subtrees' roots with their slots.
 
-    Returns two values: the additions, level by level, and the roots of the remaining subtrees, each with its slot. A
-    slot is a position in `nodes`; the row of that node has the same position in memory. An addition adds rows in
-    place, in the slot of the left row. count: the number of rows of the whole tree.
+    A slot is a position in `nodes`, and the place of the node's row in memory. An addition adds rows in place, in the
+    slot of the left row. count: the number of rows of the whole tree.
     """
     levels: dict[int, dict[int, int]] = {}
     for slot, (level, k) in enumerate(nodes):
@@ -277,12 +268,6 @@ def _additions(nodes: tuple[tuple[int, int], ...], count: int) -> tuple[Addition
         level, count = level + 1, half
     roots += [(Node(level, k), slot) for k, slot in levels.get(level, {}).items()]
     return additions, roots
-
-
-@lru_cache(maxsize=64)
-def _count_of_subtrees(rows: tuple[int, ...], count: int) -> int:
-    """The number of largest complete subtrees that these rows of a tree of `count` rows form."""
-    return len(_additions(tuple((0, k) for k in rows), count)[1])
 
 
 def _index_pairs(pairs: Sequence[tuple[int, int]]) -> Additions:

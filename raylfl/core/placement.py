@@ -48,10 +48,9 @@ def assign(sizes: Ints, workers: int) -> Ints:
 
 
 def _next_preference(keys: Ints, below: Ints, workers: int) -> tuple[Ints, Ints]:
-    """(next worker, its score) of each client: the worker with the highest score below the client's bound.
+    """(next worker, its score) of each client: the worker with the highest score below that of the previous worker.
 
-    A score is a hash of (client, worker). keys: a hash of each client. below: the bound of each client, the score of
-    its previous worker.
+    A score is a hash of (client, worker). keys: a hash of each client. below: the scores of their previous workers.
     """
     best, worker = np.zeros_like(below), np.zeros(len(keys), dtype=np.int64)
     for w in range(workers):
@@ -64,26 +63,23 @@ def _next_preference(keys: Ints, below: Ints, workers: int) -> tuple[Ints, Ints]
 def _reject(worker: Ints, load: np.ndarray, mean: float) -> Bools:
     """A mask of the clients that their workers refuse.
 
-    worker, load: the worker and the number of samples of each client, sorted by worker and falling score. mean: the
-    mean load of all workers. A worker goes through its clients in this order. It accepts every client while its load is
-    below the mean. From then on, it refuses the first client that would raise its load above 1.05 times the mean, and
-    all clients after this one. A worker whose load stays below the mean refuses no client, so each client finds a
-    worker.
+    worker, load: of each client, sorted by worker and falling score. mean: of the loads of all workers. A worker
+    accepts clients in this order while its load is below the mean. From then on, it refuses the first client that would
+    raise its load above 1.05 times the mean, and all clients after it.
     """
-    start = np.flatnonzero(np.diff(worker, prepend=-1))
-    lengths = np.diff(start, append=len(worker))
+    first = np.searchsorted(worker, worker)  # the place of each client's worker's first client
     earlier = np.cumsum(load) - load
-    earlier -= np.repeat(earlier[start], lengths)
+    earlier -= earlier[first]
     full = (earlier >= mean) & (earlier + load > (1 + SLACK) * mean)
     count = np.cumsum(full)
-    refused: Bools = count > np.repeat(count[start] - full[start], lengths)
+    refused: Bools = count > (count - full)[first]
     return refused
 
 
 def apportion(weights: Sequence[float], count: int) -> list[int]:
     """The number of workers of each group: `count` workers divided in proportion to the weights, at least one each.
 
-    The method is D'Hondt's highest averages. There must be at least as many workers as groups.
+    By D'Hondt's highest averages; there must be at least as many workers as groups.
 
     >>> apportion([60, 30, 10], 5)
     [3, 1, 1]
@@ -111,8 +107,8 @@ class Placement:
     def pinned(sizes: Ints, workers: int, nodes: Sequence[str] | None = None) -> Placement:
         """The placement of clients with these numbers of samples, each pinned to one of `workers` workers.
 
-        nodes: for each client, the label of the cluster nodes that have its samples; None: every node has all samples.
-        There must be at least as many workers as distinct labels.
+        nodes: for each client, the label of the cluster nodes that have its samples, of which there may be at most
+        `workers`; None: every node has all samples.
         """
         if nodes is None:
             return Placement(assign(sizes, workers), (None,) * workers)
@@ -130,10 +126,7 @@ class Placement:
         return "shared" if self.worker is None else "pinned"
 
     def worker_of(self, client: int | None) -> int | None:
-        """The number of the worker to which a client is assigned; None if any worker can do the client's work.
-
-        client: None for work on samples of several clients.
-        """
+        """The worker of a pinned client; None if any worker can do the work, or for work of several clients (None)."""
         return None if self.worker is None or client is None else int(self.worker[client])
 
     def clients(self, worker: int) -> Ints:

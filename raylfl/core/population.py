@@ -65,10 +65,7 @@ class Population:
 
     @staticmethod
     def of(sizes: Ints, weights: str = "uniform") -> Population:
-        """A population of clients with these numbers of samples.
-
-        weights: `uniform` (w_i = 1/N) or `data_size` (w_i = n_i / n, where n is the sum of all n_i).
-        """
+        """Clients of these sizes; weights: `uniform` (w_i = 1/N) or `data_size` (w_i = n_i / sum_j n_j)."""
         sizes = np.asarray(sizes, dtype=np.int64)
         w = np.full(len(sizes), 1.0 / len(sizes)) if weights == "uniform" else sizes / sizes.sum()
         return Population(sizes, w)
@@ -124,10 +121,9 @@ class Round:
     def _only(self, received: bool) -> Round:
         unfiltered = self.unfiltered or self
         keep = unfiltered.received == received
-        if keep.all():
-            return replace(unfiltered, unfiltered=unfiltered)
         rows = ("cohort", "draws", "received", "steps", "batch_sizes", "a_norm", "failure", "inclusion")
-        return replace(unfiltered, unfiltered=unfiltered, **{name: getattr(unfiltered, name)[keep] for name in rows})
+        some = {} if keep.all() else {name: getattr(unfiltered, name)[keep] for name in rows}
+        return replace(unfiltered, unfiltered=unfiltered, **some)
 
     @property
     def total_draws(self) -> int:

@@ -37,8 +37,7 @@ def drift(updates: Tensor, weights: Floats) -> float:
 def consensus_error(updates: Tensor, weights: Floats) -> float:
     """Metric `update/consensus` = sum_i w_i |x_i - sum_j w_j x_j|^2 over the received clients (FOCUS [1], eq. (55)).
 
-    x: the broadcast model; x_i: client i's parameters after its local steps; w_i: its weight, normalised to sum 1.
-    updates: U_i = x - x_i [R, d]. weights: the weights before they are normalised [R].
+    Symbols and arguments are those of `drift`.
     """
     w, squares = normalise(weights), torch.zeros(len(updates), dtype=torch.float64, device=updates.device)
     for start in range(0, updates.shape[1], BLOCK):

@@ -44,14 +44,12 @@ def near_zero(tol: float) -> float:
 class MinNorm:
     """A solution lambda of the min-norm problem with Gram matrix G.
 
-    weights: lambda [n], sum 1. value: lambda^T G lambda. gap: the relative duality gap. moves: the number of pairwise
-    Frank-Wolfe moves.
+    weights: lambda [n], sum 1. value: lambda^T G lambda. gap: the relative duality gap.
     """
 
     weights: Floats
     value: float
     gap: float
-    moves: int
 
     @property
     def support(self) -> int:
@@ -77,8 +75,8 @@ def min_norm_point(gram: Tensor, tol: float = 1e-12, centre: Floats | None = Non
         raise NonFinite("the updates' Gram matrix has a non-finite entry: one client's update already had")
     scale = float(g.diagonal().max()) or 1.0
     with one_thread():
-        x, value, gap, moves = _Problem(g / scale, tol, centre, radius).solution()
-    return MinNorm(x, value * scale, gap, moves)
+        x, value, gap = _Problem(g / scale, tol, centre, radius).solution()
+    return MinNorm(x, value * scale, gap)
 
 
 class _Problem:
@@ -92,14 +90,13 @@ class _Problem:
         self.high = np.ones(n) if centre is None else np.minimum(centre + radius, 1.0)
         self.norms = np.sqrt(np.maximum(g.diagonal(), 0.0))
 
-    def solution(self) -> tuple[Floats, float, float, int]:
-        """Solves the problem; returns x, its value x^T G x, its relative duality gap and the number of moves."""
-        n, x, moves = len(self.g), self.start(), 0
+    def solution(self) -> tuple[Floats, float, float]:
+        """Solves the problem; returns x, its value x^T G x and its relative duality gap."""
+        x, moves, length = self.start(), 0, len(self.g)
         if (found := self.block_pivoting(x)) is not None:
             x = found
         value, gap = self.certificate(x)
-        length = n
-        while gap > self.tol and moves < MOVES * n:
+        while gap > self.tol and moves < MOVES * len(x):
             x, count = self.pairwise(x, length)
             moves += count
             value, gap = self.certificate(x)
@@ -110,13 +107,12 @@ class _Problem:
             if count < length:  # no move reduces the value
                 break
             length = moves  # exact solutions after n, 2n, 4n, ... moves
-        return x, value, gap, moves
+        return x, value, gap
 
     def start(self) -> Floats:
-        """The starting point: the centre if there is one, else the better of two points.
+        """The centre if there is one, else the better of all weight on the shortest vector and x_i ~ 1 / G_ii.
 
-        One has all weight on the shortest vector. The other, with x_i proportional to 1 / G_ii, is the minimum for
-        orthogonal vectors, and close to the minimum for most vectors of high dimension.
+        The latter is the minimum for orthogonal vectors, and close to it for most vectors of high dimension.
         """
         if self.centre is not None:
             return self.centre.astype(np.float64)
@@ -130,10 +126,9 @@ class _Problem:
     def block_pivoting(self, x: Floats) -> Floats | None:
         """The minimum over the simplex by block principal pivoting from x; None if it does not apply or does not end.
 
-        Portugal, Judice & Vicente, Math. Comp. 1994. On a support (a set of indices with weights), x is proportional to
-        G^-1 1. All indices with negative weights leave the support, and all indices whose gradient (G x)_i is smaller
-        than the value x^T G x enter it, until there are no such indices. The first support is the indices with (G x)_i
-        no larger than the value at the given x.
+        On a support (a set of indices with weights), x is proportional to G^-1 1. All indices with negative weights
+        leave it, and all indices whose gradient (G x)_i is smaller than the value x^T G x enter it, until there are no
+        such indices. The first support is the indices with (G x)_i no larger than the value at the given x.
         """
         if self.centre is not None or len(x) ** 3 > SOLVES or self.norms.min() == 0.0:
             return None
@@ -175,7 +170,7 @@ class _Problem:
     def pairwise(self, x: Floats, most: int) -> tuple[Floats, int]:
         """Makes at most `most` pairwise Frank-Wolfe moves from x; returns the new point and the number of moves.
 
-        Lacoste-Julien & Jaggi, NeurIPS 2015. It stops earlier if the tolerance is reached or no move reduces the value.
+        It stops earlier if the tolerance is reached or no move reduces the value.
         """
         x, g, norms, diagonal = x.copy(), self.g, self.norms, self.g.diagonal().copy()
         gradient = g @ x
@@ -206,9 +201,9 @@ class _Problem:
     def active_set(self, x: Floats) -> Floats:
         """The minimum by an active-set method from x, or the point after SOLVES / k^3 steps (at least 1, at most 1000).
 
-        Nocedal & Wright, Numerical Optimization, Alg. 16.3, with bounds. k: the number of free weights at x. Each step
-        goes to the minimum over the free weights. A weight that reaches a bound on the way is fixed there. If the step
-        reaches the minimum, the fixed weight with the most violated multiplier is freed.
+        Nocedal & Wright, Numerical Optimization, Alg. 16.3, with bounds. k: the number of free weights at x. A weight
+        that reaches a bound on the way to the minimum over the free weights is fixed there. At this minimum, the fixed
+        weight with the most violated multiplier is freed.
         """
         x, free, scale = x.copy(), (x > self.low) & (x < self.high), np.where(self.norms > 0, self.norms, 1.0)
         for _ in range(int(np.clip(SOLVES // max(int(free.sum()), 1) ** 3, 1, 1000))):
@@ -242,12 +237,10 @@ class _Problem:
 
 
 def _correction(system: Floats, slope: Floats, unit: Floats) -> Floats:
-    """The step delta [k] to the minimum of a quadratic function under a linear constraint.
+    """The step delta [k] with system delta + slope = nu unit for some number nu, and unit^T delta = 0.
 
-    It solves system delta + slope = nu unit for some number nu, with unit^T delta = 0. system: the matrix of the
-    quadratic function [k, k]. slope: half its gradient at the current point [k]. unit: the coefficients of the
-    constraint [k]. If the matrix is singular (dependent vectors, or a hull that contains 0), delta is the shortest
-    such step.
+    It leads to the minimum of a quadratic function with this matrix [k, k] and half gradient [k] under a linear
+    constraint. If the matrix is singular (dependent vectors, or a hull that contains 0), delta is the shortest one.
     """
     k, u = len(unit), unit / np.linalg.norm(unit)
     if (solve := _solver(system)) is not None:
@@ -264,10 +257,7 @@ def _correction(system: Floats, slope: Floats, unit: Floats) -> Floats:
 
 
 def _solver(system: Floats) -> Callable[[Floats], Floats] | None:
-    """A solver of linear equations with this matrix of unit diagonal, by Cholesky; None if the matrix is singular.
-
-    A matrix that is singular up to rounding error counts as singular.
-    """
+    """A Cholesky solver of equations with this matrix of unit diagonal; None if it is singular up to rounding error."""
     import scipy.linalg
 
     try:

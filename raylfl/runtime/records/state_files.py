@@ -107,7 +107,7 @@ def server_blob(state: FederationState) -> dict[str, Any]:
         **({"moments": state.moments} if len(state.moments) else {}),
         "average": None if state.average is None else vars(state.average),
         "costs": asdict(state.costs),
-        "links": {name: torch.from_numpy(values) for name, values in state.links.columns().items()},
+        "links": {name: torch.from_numpy(values) for name, values in vars(state.links).items()},
         **{name: getattr(state, name) for name in NUMBERS},
     }
 

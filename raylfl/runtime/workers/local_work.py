@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from raylfl.core.accumulated import AccumulatedBatches, AccumulatedOracle, batch_numbers
+from raylfl.core.accumulated import AccumulatedOracle, batch_numbers, grouped_batches
 from raylfl.core.algorithm import Work
 from raylfl.core.batches import BatchOrders, CohortBatches
 from raylfl.core.keyed import keyed
@@ -39,7 +39,7 @@ class TaskWork:
         """
         if setup.accumulate == 1:
             return self
-        batches = AccumulatedBatches(self.batches, setup.accumulate, batches_per_pass(setup, task))
+        batches = grouped_batches(self.batches, setup.accumulate, batches_per_pass(setup, task))
         return replace(self, oracle=AccumulatedOracle(self.oracle, after_batch), batches=batches)
 
 
