@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -219,28 +216,3 @@ def test_a_cohort_of_one_client_may_log_a_plain_number():
     for k in range(5):
         oracle.gradients(x, drawn(module, torch.float32, [6]), lambda c, k=k: k)
     assert oracle.steps.refusal is None
-
-
-@pytest.mark.slow
-def test_recording_imports_no_compiler():
-    code = """if True:
-        import sys, torch
-        from raylfl.core.flat import FlatModule
-        from raylfl.core.oracle import Batch, LoopOracle
-        from raylfl.core.vectorized import VectorizedOracle
-        from tests.core.user_modules import Residual
-
-        flat = FlatModule(Residual(), torch.float32, torch.device("cpu"))
-        oracle = VectorizedOracle(flat)
-        oracle.steps.seen = 1
-        for _ in range(5):
-            oracle.gradients(flat.params.repeat(2, 1), [Batch(flat.module.batch(4), 4)] * 2, lambda c: 0)
-        alone = LoopOracle(flat).steps
-        for _ in range(2):
-            alone.take(flat.module.batch(4))
-        for steps in (oracle.steps, alone):
-            assert [kind.program is not None for kind in steps.kinds.values()] == [True], steps.refusal
-        sys.exit(", ".join({"sympy", "torch._dynamo"} & set(sys.modules)) or 0)
-    """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")

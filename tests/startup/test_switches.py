@@ -74,3 +74,57 @@ def test_steps_take_the_memory_of_the_steps_before_unless_switched_off(after_tor
     assert int(after_torch(STEPS.format(keep="malloc.keep()"))) < pages / 20
     off = "import os; os.environ['RAYLFL_KEEP_MEMORY'] = '0'; malloc.keep()"
     assert int(after_torch(STEPS.format(keep=off))) > pages / 2
+
+
+LATE = """
+import os; os.environ["OPENBLAS_NUM_THREADS"] = "2"
+from raylfl.solvers import simplex
+from raylfl.core.threads import one_thread
+from threadpoolctl import threadpool_info
+def pools(): return {lib["filepath"]: lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"}
+others = [f"other{k}" for k in range(3000)]
+sys.modules.update(dict.fromkeys(others, os))
+with one_thread(): before, count = pools(), len(sys.modules)
+solve, seen = simplex._Problem.solution, []
+simplex._Problem.solution = lambda problem: seen.append(pools()) or solve(problem)
+late = "scipy.linalg" not in sys.modules
+import scipy.linalg
+while len(sys.modules) > count: del sys.modules[others.pop()]
+simplex.min_norm_point(torch.eye(3, dtype=torch.float64))
+after = {threads for path, threads in pools().items() if path not in before}
+print(late, len(seen[0]) > len(before), len(sys.modules) == count, set(seen[0].values()), after)
+"""
+
+
+@pytest.mark.slow
+def test_libraries_that_a_solver_loads_late_have_one_thread(after_torch):
+    """scipy has its own BLAS, whose sums depend on its threads, and whose threads occupy the workers' cores.
+
+    As many modules are removed as scipy adds, so that their number does not reveal the new BLAS.
+    """
+    assert after_torch(LATE) == "True True True {1} {2}"
+
+
+RECORDING = """
+import warnings; warnings.simplefilter("error", UserWarning)
+from raylfl.core.flat import FlatModule
+from raylfl.core.oracle import Batch, LoopOracle
+from raylfl.core.vectorized import VectorizedOracle
+from tests.core.user_modules import Residual
+
+flat = FlatModule(Residual(), torch.float32, torch.device("cpu"))
+oracle = VectorizedOracle(flat)
+oracle.steps.seen = 1
+for _ in range(5):
+    oracle.gradients(flat.params.repeat(2, 1), [Batch(flat.module.batch(4), 4)] * 2, lambda c: 0)
+alone = LoopOracle(flat).steps
+for _ in range(4):
+    alone.take(flat.module.batch(4))
+assert oracle.steps.kinds and oracle.steps.refusal is None and alone.program(flat.module.batch(4))
+print({"sympy", "torch._dynamo"} & set(sys.modules))
+"""
+
+
+@pytest.mark.slow
+def test_recording_imports_no_compiler(after_torch):
+    assert after_torch(RECORDING) == "set()"
