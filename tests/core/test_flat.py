@@ -21,18 +21,15 @@ def flat_of(module: nn.Module) -> FlatModule:
     return FlatModule(module, torch.float64, torch.device("cpu"))
 
 
-def test_parameters_are_views_of_the_vector():
-    flat = flat_of(small())
+def test_parameters_are_views_of_the_vector_in_their_order():
+    module = small()
+    expected = torch.cat([p.detach().double().reshape(-1) for p in module.parameters()])
+    flat = flat_of(module)
+    assert torch.equal(flat.params, expected)
     flat.params.fill_(2.0)
     assert all(bool((p == 2.0).all()) for p in flat.module.parameters())
     flat.module[0].weight.data[0, 0] = 5.0
     assert flat.params[0] == 5.0
-
-
-def test_the_vector_is_the_parameters_in_their_order():
-    module = small()
-    expected = torch.cat([p.detach().double().reshape(-1) for p in module.parameters()])
-    assert torch.equal(flat_of(module).params, expected)
 
 
 @pytest.mark.parametrize("clients", [(), (3,)])

@@ -24,18 +24,13 @@ def problem(seed: int):
     return lambda client, x, r, t: hessian @ x * (1 + client) - noise[(7 * client + t) % 64]
 
 
-def solve(gradient, steps, rule, lr, x0, **options):
-    clients = range(len(steps))
-    work = Work(np.array(steps, float), a_norm(steps, rule, lr), np.ones(len(steps)), lr)
+def solve(oracle, steps, rule, lr=0.1, x0=None, method=None, clients=None, size=lambda client: 1, **options):
+    """The local work of some clients, by default 0, 1, ...; size: of a client's batches."""
+    clients = range(len(steps)) if clients is None else clients
+    work = Work(np.array(steps, float), a_norm(steps, rule, lr), np.ones(len(steps)), lr, 7, 2, np.array(clients))
     return run_local(
-        FedAvg(),
-        FunctionOracle(gradient, D),
-        lambda t, rows: [Batch((clients[k], 0, t), 1) for k in rows],
-        lambda t, row: 0,
-        {"x": x0},
-        {},
-        work,
-        rule,
+        *(method or FedAvg(), oracle, lambda t, rows: [Batch((clients[k], 0, t), size(clients[k])) for k in rows]),
+        *(lambda t, row: 0, {"x": torch.zeros(D, dtype=torch.float64) if x0 is None else x0}, {}, work, rule),
         **options,
     )
 
@@ -52,7 +47,7 @@ def test_every_client_takes_exactly_the_steps_of_torchs_own_sgd(seed, steps, mom
     gradient, lr = problem(seed), 0.05
     rule = LocalRule(lr, Schedule(), momentum, decay, clip)
     x0 = torch.ones(D, dtype=torch.float64)
-    ours = solve(gradient, steps, rule, lr, x0, measure_drift=True)
+    ours = solve(FunctionOracle(gradient, D), steps, rule, lr, x0, measure_drift=True)
     for client, count in enumerate(steps):
         drift = 0.0
         x = torch.nn.Parameter(x0.clone())
@@ -66,9 +61,8 @@ def test_every_client_takes_exactly_the_steps_of_torchs_own_sgd(seed, steps, mom
         torch.testing.assert_close(ours.uploads["update"][client], x0 - x.detach(), rtol=1e-12, atol=1e-13)
         assert ours.tally.drift[client] == pytest.approx(drift, rel=1e-10)
         if momentum and count:
-            torch.testing.assert_close(
-                ours.moments[client], optimizer.state[x]["momentum_buffer"], rtol=1e-12, atol=1e-13
-            )
+            buffer = optimizer.state[x]["momentum_buffer"]
+            torch.testing.assert_close(ours.moments[client], buffer, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7])
@@ -110,12 +104,8 @@ def test_uploads_are_copied_only_out_of_memory_that_the_oracle_holds(holds):
         def finish(self, x, carry, client_state, work):
             return {"x": x}, {}
 
-    oracle, x0 = Workspaces(holds), torch.zeros(D, dtype=torch.float64)
-    work = Work(np.ones(2), np.ones(2), np.ones(2), 0.1)
-    uploads = run_local(
-        *(SendsX(), oracle, lambda t, rows: [Batch((k, 0, t), 1) for k in rows], lambda t, row: 0),
-        *({"x": x0}, {}, work, LocalRule()),
-    ).uploads
+    oracle = Workspaces(holds)
+    uploads = solve(oracle, [1, 1], LocalRule(), method=SendsX()).uploads
     assert torch.equal(uploads["x"], oracle.last)
     assert (uploads["x"].data_ptr() == oracle.last.data_ptr()) is not holds
 
@@ -139,13 +129,9 @@ def test_losses_at_the_starting_points_and_random_numbers_belong_to_their_client
             return {"loss": carry["full_loss"], "drawn": work.uniform(x), "other": work.uniform(x, lane=1)}, {}
 
     def uploads(clients, steps):
-        at = np.array(clients)
-        return run_local(
-            *(SendsThem(), Counting(problem(0), D), lambda t, rows: [Batch((clients[k], 0, t), 1) for k in rows]),
-            *(lambda t, row: 0, {"x": torch.zeros(D, dtype=torch.float64)}, {}),
-            *(Work(np.array(steps, float), np.ones(len(at)), np.ones(len(at)), 0.1, 7, 2, at), LocalRule()),
-            full_batches=[Batch((i, 0, -1), 1) for i in clients],
-        ).uploads
+        full = [Batch((i, 0, -1), 1) for i in clients]
+        options = {"method": SendsThem(), "clients": clients, "full_batches": full}
+        return solve(Counting(problem(0), D), steps, LocalRule(), **options).uploads
 
     together, alone = uploads([4, 2, 5], [1, 3, 2]), uploads([2], [3])
     assert together["loss"].tolist() == [[39.0], [19.0], [49.0]]
@@ -160,17 +146,8 @@ def test_losses_at_the_starting_points_and_random_numbers_belong_to_their_client
 def test_losses_and_sample_counts_are_each_clients_own_at_unequal_steps(steps):
     """Batches of i + 1 samples and a first look at 100 of them: sums in closed form, rows as the clients were given."""
     clients = np.arange(4)
-    result = run_local(
-        FedAvg(),
-        Counting(problem(0), D),
-        lambda t, rows: [Batch((k, 0, t), k + 1) for k in rows],
-        lambda t, row: 0,
-        {"x": torch.zeros(D, dtype=torch.float64)},
-        {},
-        Work(np.array(steps, float), np.array(steps, float), np.ones(4), 0.1),
-        LocalRule(),
-        [Batch((k, 0, -1), 100 + k) for k in clients],
-    )
+    full = [Batch((k, 0, -1), 100 + k) for k in clients]
+    result = solve(Counting(problem(0), D), steps, LocalRule(), size=lambda k: k + 1, full_batches=full)
     k = np.array(steps)
     assert result.tally.gradients.tolist() == (100 + clients + k * (clients + 1)).tolist()
     finite = clients < 3

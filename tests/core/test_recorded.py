@@ -20,7 +20,7 @@ from tests.runtime.tiny import TINY
 
 CPU = torch.device("cpu")
 
-KINDS = [
+KINDS = [  # `random_programs` has more operations
     users.Residual,
     users.Mixed,
     users.Images,
@@ -335,7 +335,7 @@ def test_batches_of_one_sample_are_replayed_through_batch_normalisation():
 
 
 def test_under_the_runs_autocast_replays_have_autograds_bits(runs):
-    config = {**TINY, "local": {"steps": 4, "batch_size": 4, "lr": 0.05}, "rounds": 4}
+    config = {**TINY, "local": {"steps": 4, "batch_size": 4, "lr": 0.05}, "rounds": 2}
     runs = [*runs, "runtime.vectorize=never"]
     ours, theirs, whole = (
         raylfl.run(config, [*runs, f"runtime.step={step}", f"runtime.precision={precision}"])

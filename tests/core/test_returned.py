@@ -1,13 +1,15 @@
-"""Wrong values of an algorithm's methods are refused with the method, the value and what it must be."""
+"""Wrong values of an algorithm's methods and of `training_step` are refused with the value and what it must be."""
 
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from raylfl.algorithms.fedavg import FedAvg
 from raylfl.core.pattern import Peers, Star
+from raylfl.core.reference import loss_of
 from raylfl.core.returned import (
     broadcast_of,
     direction_of,
@@ -111,3 +113,26 @@ def test_right_values_are_returned_as_they_are():
     assert finish_of(always(finished), X, {}, {"h": X}, None) is finished
     assert finish_of(always(({}, {}), Peers()), X, {}, {"h": X}, None) == ({}, {})
     assert step_of(always(None), "server_step", stepped, X[0]) == stepped
+
+
+@pytest.mark.parametrize("returned", [torch.tensor(2.5), torch.tensor([2.5]), {"loss": torch.tensor([[2.5]]), "n": 1}])
+def test_a_loss_is_one_number_or_the_entry_of_that_name(returned):
+    assert torch.equal(loss_of(returned, nn.Module()), torch.tensor(2.5))
+
+
+@pytest.mark.parametrize(
+    ("returned", "shown"),
+    [
+        (torch.ones(3, 2), "a tensor of shape (3, 2)"),
+        (torch.ones(0), "a tensor of shape (0,)"),
+        (None, "NoneType"),
+        (2.5, "float"),
+        ({"cost": torch.tensor(1.0)}, "NoneType"),
+        ({"loss": torch.ones(2)}, "a tensor of shape (2,)"),
+    ],
+)
+def test_any_other_loss_is_refused_with_what_it_is(returned, shown):
+    with pytest.raises(BadConfig) as told:
+        loss_of(returned, nn.Linear(1, 1))
+    assert f"Linear.training_step returned {shown}, but must return the loss" in str(told.value)
+    assert ("(to skip a batch, return a loss whose gradient is 0)" in str(told.value)) == (returned is None)

@@ -33,7 +33,7 @@ def test_fedavg_ends_where_the_surrogate_predicts():
     """[3] Example 2 without chance: full participation, unequal K, small eta, f_i = |x - E_i|^2 / 2."""
     centres = np.random.default_rng(0).normal(size=(4, 3))
     problem, steps, eta = oracles.distances(centres), np.array([1, 2, 4, 8]), 1e-4
-    rounds = oracles.full_rounds(400, 4, lr=20 * eta)
+    rounds = oracles.full_rounds(150, 4, lr=20 * eta)
     for r in rounds:
         r.steps = r.steps_all = steps.tolist()
     start = centres.mean(axis=0)  # the true optimum

@@ -41,9 +41,7 @@ def assert_nearest(found, matrix, normalize=False):
     assert not found.weights[~there].any()
     assert found.weights @ (lengths if normalize else np.ones(len(rows))) == pytest.approx(1.0, abs=1e-12)
     if exact > 1e-3 * size:
-        tol += (
-            10 * np.finfo(np.float64).eps * (size / exact) ** 2
-        )  # the rounding error of products of rows of that size
+        tol += 10 * np.finfo(np.float64).eps * (size / exact) ** 2  # the rounding error of products of such rows
         assert (vectors @ v).min() >= (v @ v) * (1 - 2 * tol)
         assert found.gap <= tol
 
@@ -66,7 +64,7 @@ def drifting(rng, n, d, rounds, dtype, zeros=0.0):
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(seed=st.integers(0, 10**6), d=st.sampled_from([1, 3, 12, 60]), zeros=st.sampled_from([0.0, 0.3]))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_rows_come_and_change(dtype, normalize, seed, d, zeros):
     known = WorkingSet.none()
     for matrix, changed in drifting(np.random.default_rng(seed), 40, d, 12, dtype, zeros):
@@ -173,24 +171,18 @@ def test_a_row_that_is_not_finite_is_refused(bad):
         ask(matrix)
 
 
-def test_products_are_float64_sums_of_float32_entries():
-    """Entries near 1e4 that cancel: their float32 dot product would be off by far more than 1e-9."""
-    torch.manual_seed(0)
-    rows, matrix = torch.randn(3, 40_000) + 100, torch.randn(5, 40_000)
-    expected = (rows.double()[:, None, :] * matrix.double()[None]).sum(dim=2)
-    torch.testing.assert_close(inner_products_f64(rows, matrix), expected, rtol=1e-9, atol=1e-9)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_products_have_the_same_bits_on_any_number_of_cores(monkeypatch, dtype):
-    rows, matrix = torch.randn(3, 20_000, dtype=dtype), torch.randn(150, 20_000, dtype=dtype)
+def test_products_are_float64_sums_with_the_same_bits_on_any_number_of_cores(monkeypatch, dtype):
+    """Entries near 100 whose products cancel: float32 dot products would be off by far more than 1e-9."""
+    torch.manual_seed(0)
+    rows, matrix = torch.randn(3, 20_000, dtype=dtype) + 100, torch.randn(150, 20_000, dtype=dtype)
     bits = []
     for count in (1, 2, 5):
         monkeypatch.setattr(threads, "cores", lambda count=count: count)
         bits.append(inner_products_f64(rows, matrix))
     assert torch.equal(bits[0], bits[1])
     assert torch.equal(bits[0], bits[2])
-    torch.testing.assert_close(bits[0], rows.double() @ matrix.double().T, rtol=1e-12, atol=1e-9)
+    torch.testing.assert_close(bits[0], rows.double() @ matrix.double().T, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("spans", [1, 3, 100])
@@ -202,12 +194,8 @@ def test_some_rows_of_both_in_any_parts(monkeypatch, spans):
     monkeypatch.setattr(gram, "NARROWEST", 200)
     some, which = np.array([2, 0]), np.array([39, 0, 5, *range(10, 30)])
     expected = rows.double() @ matrix.double().T
-    torch.testing.assert_close(inner_products_f64(rows, matrix), expected, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(
-        inner_products_f64(rows, matrix, None, which), expected[:, which], rtol=1e-12, atol=1e-12
-    )
-    torch.testing.assert_close(
-        inner_products_f64(rows, matrix, some, which), expected[some][:, which], rtol=1e-12, atol=1e-12
-    )
+    for a, b in ((None, None), (None, which), (some, which)):
+        part = expected[slice(None) if a is None else a][:, slice(None) if b is None else b]
+        torch.testing.assert_close(inner_products_f64(rows, matrix, a, b), part, rtol=1e-12, atol=1e-12)
     assert inner_products_f64(rows, matrix, None, which[:0]).shape == (3, 0)
     assert inner_products_f64(rows, matrix, some[:0], which).shape == (0, 23)
