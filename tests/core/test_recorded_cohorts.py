@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -149,11 +151,11 @@ def test_gradients_with_other_bits_are_copied_into_the_rows(monkeypatch):
     monkeypatch.setattr(steps, "DECISIVE", 1)
     whole, first = program.reverse_products, []
 
-    def another(calls, geometry, gradients, wanted):
-        calls, geometry = whole(calls, geometry, gradients, wanted)
+    def another(plan, gradients):
+        plan = whole(plan, gradients)
         first.append(gradients[0])
         spoilt = [Slot(k) for k in gradients if k == first[0]]
-        return [*calls, *(Call(torch.ops.aten.add_.Scalar, (k, 1), {}, k) for k in spoilt)], geometry
+        return replace(plan, calls=plan.calls + [Call(torch.ops.aten.add_.Scalar, (k, 1), {}, k) for k in spoilt])
 
     monkeypatch.setattr(program, "reverse_products", another)
     module, _, (ours, theirs), x = oracles(users.Residual, torch.float32, 3, "auto", "autograd")

@@ -42,8 +42,9 @@ class Translation:
         if None in plan.gradients:
             raise Unfit("parameters without a gradient")
         makers = [_maker(k, plan.geometry) for k in plan.gradients if k is not None]
-        self.plan = replace(plan, calls=_alive(plan.calls, {plan.loss, *makers}), gradients=list(makers))
-        self.calls, self.geometry = pools_first(self.plan.calls, self.plan.geometry, self.plan.results)
+        plan = replace(plan, calls=_alive(plan.calls, {plan.loss, *makers}), gradients=list(makers))
+        self.plan = pools_first(plan)
+        self.calls, self.geometry = self.plan.calls, self.plan.geometry
         self.size = self.geometry[0].shape[0]
         self.kinds: dict[int, str] = {0: "rows", 1: "labels"}
         self.users = Counter(k for call in self.calls for k in set(call.slots()))

@@ -5,11 +5,11 @@ quarter of the entries. If the maximum is not above 0, the pool may choose anoth
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
-from raylfl.replay.recorded.calls import Call, Geometry
+from raylfl.replay.recorded.calls import Call, Recording
 
 _aten = torch.ops.aten
 USES = [  # of a ReLU's result: the pool, and the backward passes of pool and ReLU
@@ -19,14 +19,9 @@ USES = [  # of a ReLU's result: the pool, and the backward passes of pool and Re
 ]
 
 
-def pools_first(
-    calls: Sequence[Call], geometry: Mapping[int, Geometry], results: set[int]
-) -> tuple[list[Call], dict[int, Geometry]]:
-    """(calls, geometry of their values) in which ReLUs and the max-pools of their results are swapped.
-
-    A pair is swapped only if no other call uses the values between them. geometry: the memory layout of each value, by
-    number. results: the numbers of the values that the step returns, which keep their meaning.
-    """
+def pools_first(plan: Recording) -> Recording:
+    """The plan with each ReLU and the max-pool of its result swapped, if no other call uses the values between them."""
+    calls, geometry, results = plan.calls, plan.geometry, plan.results
     out, layouts = list(calls), dict(geometry)
     users: dict[int, list[int]] = defaultdict(list)
     for position, call in enumerate(calls):
@@ -54,4 +49,4 @@ def pools_first(
         out[places[1]] = Call(relu_backward.op, (pool_backward.args[0], pooled, 0), {}, g)
         out[places[2]] = Call(pool_backward.op, (g, x, *pool_backward.args[2:]), {}, relu_backward.result)
         layouts[g.number] = geometry[pooled.number]._replace(base=g.number, offset=0)
-    return out, layouts
+    return replace(plan, calls=out, geometry=layouts)

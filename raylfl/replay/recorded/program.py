@@ -1,7 +1,6 @@
 """Programs: recorded steps compiled to Python without branches (`plan.py`, `source.py`), and their execution."""
 
 from collections.abc import Callable, Sequence, Set
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -40,11 +39,8 @@ class Program:
         self.recording, self.sizes, self.direct, self.arena = recording, sizes, direct, arena
         plan = reduce_calls(recording)
         if direct:
-            chosen = [k for i, k in enumerate(plan.gradients) if i in direct]
-            calls, geometry = reverse_products(plan.calls, plan.geometry, chosen, plan.results)
-            plan = replace(plan, calls=calls, geometry=geometry)
-        calls, geometry = pools_first(plan.calls, plan.geometry, plan.results)
-        plan = replace(plan, calls=calls, geometry=geometry)
+            plan = reverse_products(plan, [k for i, k in enumerate(plan.gradients) if i in direct])
+        plan = pools_first(plan)
         plan = plan if arena is None else in_fixed_memory(plan, arena)
         self.plan, self.calls, self.draws = plan, plan.calls, any(call.draws for call in plan.calls)
         self.listing, namespace = Source(plan, sizes, direct, faster=arena is not None).write()
