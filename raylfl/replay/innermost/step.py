@@ -1,7 +1,6 @@
 """Translated training steps: lists of functions on tensors whose last dimension is the samples of a batch."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,17 +15,6 @@ from raylfl.replay.recorded.program import Program, compile_calls
 
 LARGEST = 32  # samples of one client at a time; the patches of more samples do not fit in a core's caches
 FEW = 8  # largest number of input channels with which a convolution is faster in this memory order
-
-
-@dataclass
-class _TranslatedCall:
-    """An operator call translated to tensors whose last dimension is the samples of a batch.
-
-    function: carries out the call. unneeded: the numbers of values that no later call needs.
-    """
-
-    function: Function
-    unneeded: list[int]
 
 
 class Innermost:
@@ -47,13 +35,13 @@ class Innermost:
         self._fixed: dict[
             Any, Program | bool | None
         ] = {}  # by function and layout; None: called once; False: impossible
-        self.calls: list[_TranslatedCall] = []
+        self.calls: list[tuple[Function, list[int]]] = []  # and the numbers of the values that no later call needs
         self._forward = 0  # the number of calls in front of the cross-entropy
         for k, call in enumerate(translation.calls):
             function = rule_of(call)(translation, call)
             if translation.scores < 0:
                 self._forward = k + 1
-            self.calls.append(_TranslatedCall(function, translation.last_used_by(k)))
+            self.calls.append((function, translation.last_used_by(k)))
         if translation.kinds.get(self.loss) != "loss" or len(translation.written) < len(parameters):
             raise Unfit("another loss, or gradients that are computed in another way")
         self.scores, self.convolutions = translation.scores, translation.convolutions
@@ -125,17 +113,17 @@ class Innermost:
 
     def _outputs(self, x: Tensor, weights: Sequence[Tensor]) -> Tensor:
         values = self._begin(x, weights)
-        for call in self.calls[: self._forward]:
-            call.function(values, ())
+        for function, _ in self.calls[: self._forward]:
+            function(values, ())
         scores: Tensor = values[self.scores]
         return scores.t().clone(memory_format=torch.contiguous_format)
 
     def _call(self, x: Tensor, y: Tensor, weights: Sequence[Tensor], out: Sequence[Tensor]) -> Tensor:
         values = self._begin(x, weights)
         values[1] = y
-        for call in self.calls:
-            call.function(values, out)
-            for k in call.unneeded:
+        for function, unneeded in self.calls:
+            function(values, out)
+            for k in unneeded:
                 del values[k]
         loss: Tensor = values[self.loss]
         return loss
