@@ -48,7 +48,7 @@ class PublicImages(ImageData):
 
     def load(self, root: str | None, download: bool, classes: int, transform: ImageTransform) -> None:
         """Reads training and test images. Raises DataMissing if files are missing or damaged."""
-        self.place = data_root(root) / self.folder
+        self.path = data_root(root) / self.folder
         try:
             train, test = self._read()
         except DataMissing:
@@ -57,7 +57,7 @@ class PublicImages(ImageData):
             try:
                 self._download()
             except (OSError, tarfile.TarError) as error:
-                raise self._missing(f"the download into {self.place} failed ({headline(error)})") from error
+                raise self._missing(f"the download into {self.path} failed ({headline(error)})") from error
             train, test = self._read()
         self.hold(train, test, classes, transform)
 
@@ -68,7 +68,7 @@ class PublicImages(ImageData):
         raise NotImplementedError
 
     def _missing(self, problem: str) -> DataMissing:
-        expected = f"{', '.join(self.files)}{self.forms} in {self.place}"
+        expected = f"{', '.join(self.files)}{self.forms} in {self.path}"
         return data_missing(self.name, problem, expected, above=self.folder, download=True)
 
 
@@ -83,9 +83,9 @@ class IdxImages(PublicImages):
     md5: ClassVar[tuple[str, str, str, str]]
 
     def _download(self) -> None:
-        self.place.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(parents=True, exist_ok=True)
         for file, md5 in zip(IDX, self.md5, strict=True):
-            (self.place / f"{file}.gz").write_bytes(fetch(f"{self.url}/{file}.gz", md5))
+            (self.path / f"{file}.gz").write_bytes(fetch(f"{self.url}/{file}.gz", md5))
 
     def _read(self) -> tuple[Half, Half]:
         return self._half(*IDX[:2]), self._half(*IDX[2:])
@@ -93,13 +93,13 @@ class IdxImages(PublicImages):
     def _half(self, images_file: str, labels_file: str) -> Half:
         images, labels = self._array(images_file, 3), self._array(labels_file, 1)
         if len(images) != len(labels) or not len(labels) or labels.max() > 9:
-            raise self._missing(f"{self.place / labels_file} does not have a label 0..9 for every image")
+            raise self._missing(f"{self.path / labels_file} does not have a label 0..9 for every image")
         return torch.from_numpy(images)[:, None], torch.from_numpy(labels.astype(np.int64))
 
     def _array(self, file: str, dims: int) -> npt.NDArray[np.uint8]:
-        path = next((path for path in (self.place / file, self.place / f"{file}.gz") if path.is_file()), None)
+        path = next((path for path in (self.path / file, self.path / f"{file}.gz") if path.is_file()), None)
         if path is None:
-            raise self._missing(f"{self.place / file} is missing")
+            raise self._missing(f"{self.path / file} is missing")
         try:
             values = read_idx(path)
             if values.ndim != dims:
@@ -178,7 +178,7 @@ class CifarImages(PublicImages):
     def _download(self) -> None:
         file, md5 = self.archive
         with tarfile.open(fileobj=io.BytesIO(fetch(f"{ARCHIVES}/{file}", md5))) as archive:
-            archive.extractall(self.place.parent, filter="data")
+            archive.extractall(self.path.parent, filter="data")
 
     def _read(self) -> tuple[Half, Half]:
         *train, test = map(self._batch, self.files)
@@ -186,7 +186,7 @@ class CifarImages(PublicImages):
         return (torch.cat(images), torch.cat(labels)), test
 
     def _batch(self, file: str) -> Half:
-        path, md5 = self.place / file, self.files[file]
+        path, md5 = self.path / file, self.files[file]
         if not path.is_file():
             raise self._missing(f"{path} is missing")
         if hashlib.md5(packed := path.read_bytes()).hexdigest() != md5:

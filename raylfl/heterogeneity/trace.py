@@ -58,8 +58,8 @@ def make_row(
     """
     lists = {"cohort": cohort, "draws": draws, "received": received, "steps": steps, "p": p, "q": q}
     dtypes: dict[str, type] = {"received": np.bool_, "p": np.float64, "q": np.float64}
-    given = {key: np.asarray(x, dtypes.get(key, np.int64)).tolist() for key, x in lists.items() if x is not None}
-    row: Row = {"round": int(round_), **given}
+    entries = {key: np.asarray(x, dtypes.get(key, np.int64)).tolist() for key, x in lists.items() if x is not None}
+    row: Row = {"round": int(round_), **entries}
     problem = row_problem(row)
     assert problem is None, problem
     return row

@@ -61,21 +61,21 @@ CASES = [
 
 
 @pytest.mark.parametrize("seed", one_in(2, range(4)))
-@pytest.mark.parametrize("tried", CASES, ids=str)
-def test_it_follows_its_matrices(tried, seed):
+@pytest.mark.parametrize("graph_case", CASES, ids=str)
+def test_it_follows_its_matrices(graph_case, seed):
     """Under random participation; test_graph_invariants.py is about all methods. ProxSkip's K is drawn for a round."""
-    (problem, x0), rounds = case(seed), random_rounds(seed, **tried.rounds)
-    if isinstance(tried.method, ProxSkip):
+    (problem, x0), rounds = case(seed), random_rounds(seed, **graph_case.rounds)
+    if isinstance(graph_case.method, ProxSkip):
         drawn = np.random.default_rng(seed).geometric(0.3, ROUNDS).tolist()
         rounds = [replace(r, steps=[k] * N) for r, k in zip(rounds, drawn, strict=True)]
-    ours, theirs = play(tried.method, problem, rounds, x0), tried.oracle(problem, rounds, x0)
-    for k, name in enumerate(tried.rows):
+    ours, theirs = play(graph_case.method, problem, rounds, x0), graph_case.oracle(problem, rounds, x0)
+    for k, name in enumerate(graph_case.rows):
         rows = node(ours, name)
-        same(rows, np.stack([state[k] if len(tried.rows) > 1 else state for state in theirs]).reshape(rows.shape))
+        same(rows, np.stack([state[k] if len(graph_case.rows) > 1 else state for state in theirs]).reshape(rows.shape))
 
 
 def test_no_method_without_a_server_goes_unchecked():
-    assert {ALGORITHMS.name_of(type(tried.method)) for tried in CASES} == set(NAMES)
+    assert {ALGORITHMS.name_of(type(graph_case.method)) for graph_case in CASES} == set(NAMES)
 
 
 # --- against the recursions as their papers print them --------------------------------------------------------
