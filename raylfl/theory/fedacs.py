@@ -131,12 +131,3 @@ def limit(problem: QuadraticProblem, shares: Floats, steps: Ints, eta: float, pr
     """
     matrix, vector = mean_step(problem, shares, steps, eta, prox)
     return np.asarray(np.linalg.solve(matrix, vector), dtype=np.float64)
-
-
-def contraction(problem: QuadraticProblem, shares: Floats, steps: Ints, eta: float, prox: float = 0.0) -> float:
-    """The factor per round by which FedAvg's E[x_r] approaches `limit` on quadratics: the spectral radius of I - M.
-
-    M and the arguments are as in `mean_step`.
-    """
-    matrix, _ = mean_step(problem, shares, steps, eta, prox)
-    return float(np.abs(np.linalg.eigvals(np.eye(problem.dim) - matrix)).max())

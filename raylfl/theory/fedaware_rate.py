@@ -31,19 +31,14 @@ from raylfl.theory.statements import StepBound, over
 
 
 def harmonic(weights: Floats, steps: Floats) -> float:
-    """The weighted harmonic mean K_h = 1 / sum_i (lambda_i / K_i) of the numbers of local steps K_i.
-
-    weights: lambda [N], sum 1; steps: K_i [N].
-    """
+    """The weighted harmonic mean K_h = 1 / sum_i (lambda_i / K_i) of local steps K_i [N]; weights: lambda [N]."""
     return 1 / float((weights / steps).sum())
 
 
 def direction_step(L: float, weights: Floats, steps: Floats, eta: float, beta: float) -> StepBound:
     """FedAWARE's Theorem 4.1, corrected: the bound min{1/(8 L max K_i), beta/(4 L eta sqrt(K_h K~))} on eta_l.
 
-    eta_l, eta: local and server learning rate; L: smoothness; weights: lambda [N]; steps: K_i [N]; K_h, K~: weighted
-    harmonic and arithmetic mean of the K_i; beta = (1 - alpha) p, with the weight alpha of the old momentum and the
-    probability p that a client takes part.
+    eta: server learning rate; weights: lambda [N]; steps: K_i [N]; the other symbols are those of the module.
     """
     lead = harmonic(weights, steps) * float(weights @ steps)
     largest = min(over(1, 8 * L * float(steps.max())), over(beta, 4 * L * eta * sqrt(lead)))
@@ -57,8 +52,8 @@ def local_error(eta_l: float, steps: Floats, weights: Floats, *, L: float, sigma
     proportional to lambda_i / K_i, for eta_l <= 1/(8 L K_i). The first term is the drift in K_i - 1 steps
     (FedAWARE, Lemma A.1), the second the gradient noise of K_i steps.
 
-    eta_l: local learning rate; steps: K_i [N]; weights: lambda [N]; L: smoothness; sigma: standard deviation of a
-    stochastic gradient; G: bounds G_i on |grad f_i(x)| [N], or one for all clients.
+    steps: K_i [N]; weights: lambda [N]; sigma: standard deviation of a stochastic gradient; G: bounds G_i on
+    |grad f_i(x)| [N], or one for all clients.
     """
     drift = 10 * eta_l**4 * L**2 * steps**2 * (steps - 1) * (sigma**2 + 6 * steps * np.square(G))
     shares = harmonic(weights, steps) * weights / steps

@@ -36,9 +36,7 @@ u |grad F|^2/8, up to noise. Under the conditions on u and s the terms in B sum 
 there. (Lemma 4 as printed lacks a factor N; with weights 1 in place of 1/N for B, eta would have to fall as 1/N^2.)
 """
 
-from dataclasses import dataclass
-
-from raylfl.theory.statements import StepBound, over
+from raylfl.theory.statements import StepBound, Terms, over
 
 
 def strongly_convex_step(L: float, mu: float, N: int, tau: int, q_min: float, theorem: str = "[1] Thm 1") -> StepBound:
@@ -127,28 +125,12 @@ def fedavg_step(L: float, tau: int) -> StepBound:
     return StepBound("[1] Thm 3", "strongly convex", largest, "min{1/(3L), 1/(4(tau-1)L)}")
 
 
-@dataclass(frozen=True)
-class FedAvgLimit:
-    """The three terms of the bound on the limit of FedAvg's E|x - x*|^2 (FOCUS, Theorem 3).
-
-    client_drift = 80 eta^2 kappa^2 (tau-1)^2 (delta_q^2 + sigma_G^2); biased_sampling = 10 delta_q^2 / mu^2;
-    heterogeneity = 16 eta tau^2 / mu (delta_q^2 + sigma_G^2); kappa = L/mu. These are eqs. 62 and 63 over eta mu/2;
-    printed are kappa^2 L^2 in the first and kappa delta_q^2 in the second term, which have other units. The symbols are
-    the arguments of `fedavg_limit`.
-    """
-
-    client_drift: float
-    biased_sampling: float
-    heterogeneity: float
-
-    @property
-    def total(self) -> float:
-        """The sum of the three terms."""
-        return self.client_drift + self.biased_sampling + self.heterogeneity
-
-
-def fedavg_limit(eta: float, L: float, mu: float, tau: int, sigma_g: float, delta_q: float) -> FedAvgLimit:
+def fedavg_limit(eta: float, L: float, mu: float, tau: int, sigma_g: float, delta_q: float) -> Terms:
     """The bound on the limit of FedAvg's E|x - x*|^2 for full gradients, in three terms (FOCUS, Theorem 3).
+
+    client drift = 80 eta^2 kappa^2 (tau-1)^2 (delta_q^2 + sigma_G^2); biased sampling = 10 delta_q^2 / mu^2;
+    heterogeneity = 16 eta tau^2 / mu (delta_q^2 + sigma_G^2); kappa = L/mu. These are eqs. 62 and 63 over eta mu/2;
+    printed are kappa^2 L^2 in the first and kappa delta_q^2 in the second term, which have other units.
 
     The server averages the models of the received clients. tau: local steps; sigma_g: bound of |grad f_i - grad F|
     (Assumption 5); delta_q: bound of |sum_i (q_i - 1/N) grad f_i| with client i's expected share q_i in the average
@@ -158,11 +140,8 @@ def fedavg_limit(eta: float, L: float, mu: float, tau: int, sigma_g: float, delt
     0.0
     """
     kappa, both = L / mu, delta_q**2 + sigma_g**2
-    return FedAvgLimit(
-        client_drift=80 * eta**2 * kappa**2 * (tau - 1) ** 2 * both,
-        biased_sampling=10 * delta_q**2 / mu**2,
-        heterogeneity=16 * eta * tau**2 / mu * both,
-    )
+    drift, heterogeneity = 80 * eta**2 * kappa**2 * (tau - 1) ** 2 * both, 16 * eta * tau**2 / mu * both
+    return Terms({"client drift": drift, "biased sampling": 10 * delta_q**2 / mu**2, "heterogeneity": heterogeneity})
 
 
 def consensus_bound(eta: float, tau: int, sigma_g: float, delta_q: float) -> tuple[float, float]:

@@ -100,8 +100,8 @@ def _of_focus(run: Premises) -> Iterator[Promise]:
     limit = focus.fedavg_limit(eta, L, mu, tau, spread, bias)
     lines = distances("bound on the limit", run.scale, lambda r: sqrt(limit.total))
     yield bound("[1] Thm 3", "limit of |x - x*|^2", limit.total, lines, proved=run.stays)
-    for name, value in vars(limit).items():
-        yield Promise("[1] Thm 3", f"  of which {name.replace('_', ' ')}", value)
+    for name, value in limit.items():
+        yield Promise("[1] Thm 3", f"  of which {name}", value)
     _, after = focus.consensus_bound(eta, tau, spread, spread)  # delta_q <= sigma_G for the shares of any cohort
     error = Line("update/consensus", "bound", lambda r: after)
     what = "consensus error of the clients after their local work"

@@ -19,7 +19,7 @@ from raylfl.theory import fedaware_rate, focus, inconsistency, sfl
 from raylfl.theory.constants import Constants, Premises
 from raylfl.theory.facts import Facts, changes, violations
 from raylfl.theory.quadratic import QuadraticProblem
-from raylfl.theory.statements import Line, Promise, StepBound, bound, distances
+from raylfl.theory.statements import Line, Promise, StepBound, Terms, bound, distances
 
 FOCUS = {  # case -> the theorem of [1] about it, for stochastic and for full gradients
     "strongly convex": ("[1] Thm 4", "[1] Thm 1"),
@@ -180,42 +180,32 @@ def _of_focus(run: Premises) -> Iterator[Promise]:
         yield bound(name, f"mean of |grad F|^2 over {R} rounds", float(mean(R)), (line,), proved=run.stays)
 
 
-def sfl_bound(setting: sfl.Setting, R: int, constants: Constants, mu: float) -> sfl.Bound | None:
-    """The bound of [2] Theorems 1 and 2 on F(xbar) - F* after R rounds, for the weighted mean xbar of the iterates.
-
-    mu: the strong convexity of the f_i; 0 gives the bound for convex functions. None if 0 < mu and R < 1/(mu e), with
-    the effective step size e: the strongly convex bound is not valid yet.
-    """
-    L, D, sigma, zeta_star = (constants.value(name) for name in ("L", "D", "sigma", "zeta*"))
-    if mu == 0:
-        return sfl.convex_bound(setting, R, L=L, D=D, sigma=sigma, zeta_star=zeta_star)
-    if mu * setting.effective * R < 1:
-        return None
-    return sfl.strongly_convex_bound(setting, R, mu=mu, L=L, D=D, sigma=sigma, zeta_star=zeta_star)
-
-
 def _of_sfl(run: Premises, setting: sfl.Setting) -> Iterator[Promise]:
     """The bound of [2] Theorems 1, 2, its terms, and the `eval.average` of its xbar; at first the convex bound."""
     constants, R = run.constants, run.experiment.world.rounds
     theorem, convexity = setting.theorem, constants.value("mu")
-    mu = convexity if convexity * setting.effective * R >= 1 else 0.0
-    most = sfl_bound(setting, R, constants, mu)
-    assert most is not None
+    strongly = convexity * setting.effective * R >= 1  # before 1/(mu e) rounds the other bound holds alone
+    L, D, sigma, star = (constants.value(name) for name in ("L", "D", "sigma", "zeta*"))
+
+    def most(r: int) -> Terms:
+        if strongly:
+            return sfl.strongly_convex_bound(setting, r, mu=convexity, L=L, D=D, sigma=sigma, zeta_star=star)
+        return sfl.convex_bound(setting, r, L=L, D=D, sigma=sigma, zeta_star=star)
 
     def gap(r: Floats) -> Floats:
-        found = [sfl_bound(setting, int(k), constants, mu) for k in r]
-        return np.array([np.nan if own is None else own.total for own in found])
+        valid = convexity * setting.effective * r >= 1 if strongly else r >= 0
+        return np.array([most(int(k)).total if holds else np.nan for k, holds in zip(r, valid, strict=True)])
 
     lines = [Line("average/gap", "bound", gap)]
     if convexity > 0:  # F(x) - F* >= mu |x - x*|^2 / 2
         lines.append(Line("average/distance_abs", "bound", lambda r: np.sqrt(2 * gap(r) / convexity)))
         lines.append(Line("average/distance", "bound", lambda r: np.sqrt(2 * gap(r) / convexity) / run.scale))
-    case = "strongly convex" if mu > 0 else "convex"
-    what = f"F(xbar) - F* after {R} rounds ({case})"
-    yield bound(theorem, what, most.total, tuple(lines), proved=run.stays)
-    for name, value in vars(most).items():
-        yield Promise(theorem, f"  of which {name.replace('_', ' ')}", value)
-    yield Promise(theorem, "eval.average, for this xbar", 1 - mu * setting.effective / 2)
+    what = f"F(xbar) - F* after {R} rounds ({'strongly convex' if strongly else 'convex'})"
+    yield bound(theorem, what, most(R).total, tuple(lines), proved=run.stays)
+    for name, value in most(R).items():
+        yield Promise(theorem, f"  of which {name}", value)
+    average = 1 - convexity * setting.effective / 2 if strongly else 1.0
+    yield Promise(theorem, "eval.average, for this xbar", average)
 
 
 def _of_direction(run: Premises) -> Iterator[Promise]:

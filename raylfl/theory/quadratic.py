@@ -3,8 +3,6 @@
 H: the Hessian of F = sum_i w_i f_i; x*: the minimiser of F. [1] FOCUS, [2] SFL, [3] FedACS: see `raylfl.theory`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -46,7 +44,7 @@ class QuadraticProblem:
         values = 0.5 * np.einsum("j,ijk,k->i", x, self.hessians, x) - self.linear @ x + self.constant
         return float(self.weights @ values)
 
-    def weighted(self, weights: Floats) -> QuadraticProblem:
+    def weighted(self, weights: Floats) -> "QuadraticProblem":
         """The problem with the same f_i and other weights [N], such as the surrogate objective's."""
         return QuadraticProblem(self.hessians, self.linear, self.constant, weights)
 

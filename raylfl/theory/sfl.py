@@ -15,7 +15,7 @@ from math import cbrt, exp, sqrt
 import numpy as np
 
 from raylfl.core.arrays import Floats
-from raylfl.theory.statements import StepBound, over
+from raylfl.theory.statements import StepBound, Terms, over
 
 
 @dataclass(frozen=True)
@@ -48,25 +48,6 @@ class Setting:
         return "[2] Thm 1" if self.sequential else "[2] Thm 2"
 
 
-@dataclass(frozen=True)
-class Bound:
-    """A bound as the sum of its terms: optimisation, gradient noise, partial participation, and client drift.
-
-    drift_noise, drift_heterogeneity: the terms of client drift that come from gradient noise and from heterogeneity.
-    """
-
-    optimisation: float
-    noise: float
-    partial: float
-    drift_noise: float
-    drift_heterogeneity: float
-
-    @property
-    def total(self) -> float:
-        """The sum of all terms."""
-        return self.optimisation + self.noise + self.partial + self.drift_noise + self.drift_heterogeneity
-
-
 def convex_step(setting: Setting, L: float, case: str = "convex") -> StepBound:
     """The bound 1/(6L) on the effective step size for convex problems (SFL, Theorems 1 and 2), as one on eta."""
     steps = setting.K * (setting.S if setting.sequential else 1)
@@ -86,36 +67,42 @@ def nonconvex_step(setting: Setting, L: float, beta: float) -> StepBound:
     return StepBound(setting.theorem, "non-convex", largest, text)
 
 
-def _convex_errors(setting: Setting, L: float, sigma: float, zeta_star: float) -> tuple[float, float, float, float]:
+def _terms(optimisation: float, noise: float, partial: float, drift: tuple[float, float]) -> Terms:
+    """The terms of a bound; drift: the terms of client drift that come from gradient noise and from heterogeneity."""
+    names = ("optimisation", "noise", "partial", "drift noise", "drift heterogeneity")
+    return Terms(zip(names, (optimisation, noise, partial, *drift), strict=True))
+
+
+def _convex_terms(optimisation: float, setting: Setting, L: float, sigma: float, zeta_star: float) -> Terms:
     e, s, k = setting.effective, setting.S, setting.K
-    noise = 12 * e * sigma**2 / (s * k)
-    partial = 12 * e * setting.partial * zeta_star**2
     if setting.sequential:
-        return noise, partial, 18 * L * e**2 * sigma**2 / (s * k), 18 * L * e**2 * zeta_star**2 / s
-    return noise, partial, 18 * L * e**2 * sigma**2 / k, 12 * L * e**2 * zeta_star**2
+        drift = 18 * L * e**2 * sigma**2 / (s * k), 18 * L * e**2 * zeta_star**2 / s
+    else:
+        drift = 18 * L * e**2 * sigma**2 / k, 12 * L * e**2 * zeta_star**2
+    return _terms(optimisation, 12 * e * sigma**2 / (s * k), 12 * e * setting.partial * zeta_star**2, drift)
 
 
 def strongly_convex_bound(
     setting: Setting, R: int, *, L: float, mu: float, D: float, sigma: float, zeta_star: float
-) -> Bound:
+) -> Terms:
     """The bound on E[F(xbar) - F*] after R rounds for strongly convex functions (SFL, Theorems 1 and 2).
 
     Eqs. (4), (42) for SFL; eqs. (56), (71) for PFL (parallel: FedAvg). xbar: the mean of the iterates with
     `average_weights`.
     """
     optimisation = 4.5 * mu * D**2 * exp(-mu * setting.effective * R / 2)
-    return Bound(optimisation, *_convex_errors(setting, L, sigma, zeta_star))
+    return _convex_terms(optimisation, setting, L, sigma, zeta_star)
 
 
-def convex_bound(setting: Setting, R: int, *, L: float, D: float, sigma: float, zeta_star: float) -> Bound:
+def convex_bound(setting: Setting, R: int, *, L: float, D: float, sigma: float, zeta_star: float) -> Terms:
     """The bound on E[F(xbar) - F*] after R rounds for convex functions (SFL, Theorems 1 and 2).
 
     Eqs. (5), (46) for SFL; eqs. (57), (73) for PFL (parallel: FedAvg). xbar: the plain mean of the iterates.
     """
-    return Bound(over(3 * D**2, setting.effective * R), *_convex_errors(setting, L, sigma, zeta_star))
+    return _convex_terms(over(3 * D**2, setting.effective * R), setting, L, sigma, zeta_star)
 
 
-def nonconvex_bound(setting: Setting, R: int, *, L: float, A: float, sigma: float, zeta: float) -> Bound:
+def nonconvex_bound(setting: Setting, R: int, *, L: float, A: float, sigma: float, zeta: float) -> Terms:
     """The bound on min_r E|grad F(x_r)|^2 after R rounds without convexity (SFL, Theorems 1 and 2).
 
     Eqs. (6), (58), and for S < M eqs. (54), (80) with two changes: the term 6 L e P zeta^2 is added, with the effective
@@ -134,7 +121,8 @@ def nonconvex_bound(setting: Setting, R: int, *, L: float, A: float, sigma: floa
     else:
         drift = 27 * L**2 * e**2 * sigma**2 / (8 * k), 9 / 4 * L**2 * e**2 * zeta**2
     partial = 6 * L * e * setting.partial * zeta**2
-    return Bound(over(3 * A, e * R), 3 * L * e * sigma**2 / (s * k), partial, more * drift[0], more * drift[1])
+    drift = more * drift[0], more * drift[1]
+    return _terms(over(3 * A, e * R), 3 * L * e * sigma**2 / (s * k), partial, drift)
 
 
 def average_weights(setting: Setting, R: int, mu: float) -> Floats:
@@ -216,15 +204,6 @@ def cyclic_rate(method: str, R: int, *, M: int, K: int, L: float, mu: float, sig
     if method == "pfl":
         return L * sigma**2 / (mu**2 * M * K * R) + both
     return L * sigma**2 / (mu**2 * K * R) + L**2 * zeta**2 / (mu**3 * R**2) + both
-
-
-def random_reshuffling_rate(R: int, *, M: int, L: float, mu: float, D: float, zeta_star: float) -> float:
-    """The rate of SGD with random reshuffling on E|x_R - x*|^2, without constants (Mishchenko et al. 2020, Cor. 1).
-
-    SFL with one local step and full gradients is this method, with clients as samples. The SFL paper's bound on SFL
-    lacks the factor M in the exponent (sec. 3.2).
-    """
-    return L * zeta_star**2 / (mu**3 * M * R**2) + D**2 * exp(-mu * M * R / L)
 
 
 def drift_bound(setting: Setting, *, L: float, sigma: float, zeta_star: float, gap: float) -> float:

@@ -29,6 +29,15 @@ def over(numerator: float, denominator: float) -> float:
     return numerator / denominator if denominator else float("inf")
 
 
+class Terms(dict[str, float]):
+    """A bound as a sum: name of a term -> its value."""
+
+    @property
+    def total(self) -> float:
+        """The sum of all terms."""
+        return sum(self.values())
+
+
 @dataclass(frozen=True)
 class Line:
     """A theorem's bound or limit as a curve over rounds, which a report draws beside the curve of a metric.
@@ -47,8 +56,7 @@ class Promise:
     """A number that a theorem gives for a run, such as a rate, a bound or a limit.
 
     theorem: paper and number. what: the meaning of `value`; a bound that is proved for the run has "at most" or "at
-    least" in it (`bound`). lines: the same statement as curves over rounds, if it is
-    about a metric.
+    least" in it (`bound`). lines: the same statement as curves over rounds, if it is about a metric.
     """
 
     theorem: str

@@ -90,22 +90,21 @@ def fedavg_run(gradient, x, clients: int, size: int, steps, eta: float, rounds: 
     return path
 
 
-def focus_run(gradient, x, takes_part: np.ndarray, steps: int, eta: float) -> tuple[list, list]:
-    """(x_0, ..., x_R; each client's last model after each round) of FOCUS, Alg. 1; takes_part: bool [R, N]."""
-    n = takes_part.shape[1]
-    y, last, seen = np.zeros_like(x), np.zeros((n, len(x))), np.tile(x, (n, 1))
-    path, models = [x], [seen.copy()]
-    for part in takes_part:
-        for i in np.flatnonzero(part):
-            xi, yi = x.copy(), np.zeros_like(x)
-            for _ in range(steps):
-                g = gradient(i, xi)
-                seen[i] = xi
-                yi = yi + g - last[i]
-                last[i] = g
-                xi = xi - eta * yi
-            y = y + yi
+def focus_run(problem: QuadraticProblem, x, takes_part: np.ndarray, steps: int, eta: float) -> tuple[list, list]:
+    """(x_0, ..., x_R; each client's last model after each round) of FOCUS, Alg. 1, full gradients.
+
+    takes_part: bool [R, N].
+    """
+    y, last, seen = np.zeros_like(x), np.zeros_like(problem.linear), np.tile(x, (problem.count, 1))
+    path, models = [x], [seen]
+    for part in takes_part[:, :, None]:
+        of_clients, change, before = np.tile(x, (problem.count, 1)), np.zeros_like(last), last
+        for _ in range(steps):
+            gradients = np.einsum("ijk,ik->ij", problem.hessians, of_clients) - problem.linear
+            change, before = change + gradients - before, gradients
+            seen, of_clients = np.where(part, of_clients, seen), of_clients - eta * change
+        y, last = y + np.where(part, change, 0.0).sum(axis=0), np.where(part, before, last)
         x = x - eta * y
         path.append(x)
-        models.append(seen.copy())
+        models.append(seen)
     return path, models

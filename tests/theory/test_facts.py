@@ -13,7 +13,7 @@ from raylfl.theory.rate import resolve_rate
 from raylfl.theory.summary import theory_of
 from tests.shares import also
 
-N, ROUNDS = 6, 3000
+N, ROUNDS = 6, 1200
 RIDGE = [
     f"num_clients={N}",
     f"data.init_args={{num_clients: {N}, rows_per_client: 7, dim: 4, lam: 0.3}}",
