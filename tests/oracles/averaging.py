@@ -1,16 +1,13 @@
 """The FedAvg family: sums c_i U_i of plain updates, and the server steps that use them.
 
-Every function takes problem, rounds, x0, local, then the algorithm's options, and returns the state after
-each round.
+Every function takes a run, then the algorithm's options, and returns the state after each round.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from tests.oracles.local import PLAIN, Direction, Local, a_norms, local_model, updates
+from tests.oracles.local import Direction, Run, a_norms, local_model, updates
 from tests.oracles.problem import Array, Problem
 from tests.oracles.rounds import Round
 
@@ -48,68 +45,54 @@ def aggregate_of(rule: str, problem: Problem, r: Round, update: dict[int, Array]
     return add_up(c[i] * update[i] for i in r.arrived)
 
 
-def fedavg(
-    problem: Problem,
-    rounds: Sequence[Round],
-    x0: Array,
-    local: Local = PLAIN,
-    *,
-    aggregate: str = "mean",
-    gamma: float = 1.0,
-) -> History:
+def descend(run: Run, step: Callable[[Round, Array], Array]) -> History:
+    """x <- x - step(r, x) in every round r with a received upload."""
+    x, history = run.x0.copy(), []
+    for r in run.rounds:
+        if r.arrived:
+            x = x - step(r, x)
+        history.append({"x": x})
+    return history
+
+
+def fedavg(run: Run, *, aggregate: str = "mean", gamma: float = 1.0) -> History:
     """x <- x - gamma sum c_i U_i (McMahan 2017)."""
-    x, history = x0.copy(), []
-    for r in rounds:
-        if r.arrived:
-            x = x - gamma * aggregate_of(aggregate, problem, r, updates(problem, r, x, local))
-        history.append({"x": x})
-    return history
+
+    def step(r: Round, x: Array) -> Array:
+        return gamma * aggregate_of(aggregate, run.problem, r, updates(run.problem, r, x, run.local))
+
+    return descend(run, step)
 
 
-def fedacs(
-    problem: Problem, rounds: Sequence[Round], x0: Array, local: Local = PLAIN, *, gamma: float = 1.0
-) -> History:
+def fedacs(run: Run, *, gamma: float = 1.0) -> History:
     """x <- x - gamma (1/M) sum_{i in R} s_i U_i for the recorded draws ([3] Alg. 1 line 26, eq. 3)."""
-    x, history = x0.copy(), []
-    for r in rounds:
-        if r.arrived:
-            update = updates(problem, r, x, local)
-            x = x - gamma / r.total_draws * add_up(r.draws_of(i) * update[i] for i in r.arrived)
-        history.append({"x": x})
-    return history
+
+    def step(r: Round, x: Array) -> Array:
+        update = updates(run.problem, r, x, run.local)
+        return gamma / r.total_draws * add_up(r.draws_of(i) * update[i] for i in r.arrived)
+
+    return descend(run, step)
 
 
-def cafedavg(
-    problem: Problem, rounds: Sequence[Round], x0: Array, local: Local = PLAIN, *, gamma: float = 1.0
-) -> History:
+def cafedavg(run: Run, *, gamma: float = 1.0) -> History:
     """c_i = s_i / (M (1 - q_i)) ([3] eq. 113)."""
-    x, history = x0.copy(), []
-    for r in rounds:
-        if r.arrived:
-            assert r.q is not None
-            update = updates(problem, r, x, local)
-            x = x - gamma / r.total_draws * add_up(r.draws_of(i) / (1 - r.q[i]) * update[i] for i in r.arrived)
-        history.append({"x": x})
-    return history
+
+    def step(r: Round, x: Array) -> Array:
+        assert r.q is not None
+        update = updates(run.problem, r, x, run.local)
+        return gamma / r.total_draws * add_up(r.draws_of(i) / (1 - r.q[i]) * update[i] for i in r.arrived)
+
+    return descend(run, step)
 
 
-def fedsgd(
-    problem: Problem,
-    rounds: Sequence[Round],
-    x0: Array,
-    local: Local = PLAIN,
-    *,
-    aggregate: str = "mean",
-    gamma: float = 1.0,
-) -> History:
+def fedsgd(run: Run, *, aggregate: str = "mean", gamma: float = 1.0) -> History:
     """x <- x - gamma eta sum c_i g_i, one gradient at x_r a client, whatever K_i the round recorded."""
-    x, history = x0.copy(), []
-    for r in rounds:
-        if r.arrived:
-            g = {i: local.condition(problem.gradient(i, x, r.index, 0), x) for i in r.arrived}
-            x = x - gamma * local.rate(r.lr, 0) * aggregate_of(aggregate, problem, r, g)
-        history.append({"x": x})
-    return history
+
+    def step(r: Round, x: Array) -> Array:
+        g = {i: run.local.condition(run.problem.gradient(i, x, r.index, 0), x) for i in r.arrived}
+        return gamma * run.local.rate(r.lr, 0) * aggregate_of(aggregate, run.problem, r, g)
+
+    return descend(run, step)
 
 
 def proximal(mu: float, start: Array) -> Direction:
@@ -117,38 +100,20 @@ def proximal(mu: float, start: Array) -> Direction:
     return lambda g, x: g + mu * (x - start)
 
 
-def fedprox(
-    problem: Problem,
-    rounds: Sequence[Round],
-    x0: Array,
-    local: Local = PLAIN,
-    *,
-    mu: float,
-    aggregate: str = "mean",
-    gamma: float = 1.0,
-) -> History:
+def fedprox(run: Run, *, mu: float, aggregate: str = "mean", gamma: float = 1.0) -> History:
     """Local gradient + mu (x - x_r) (Li 2020)."""
-    x, history = x0.copy(), []
-    for r in rounds:
-        if r.arrived:
-            bend = proximal(mu, x)
-            update = {i: x - local_model(problem, i, x, r, local, bend) for i in r.arrived}
-            x = x - gamma * aggregate_of(aggregate, problem, r, update)
-        history.append({"x": x})
-    return history
+
+    def step(r: Round, x: Array) -> Array:
+        bend = proximal(mu, x)
+        update = {i: x - local_model(run.problem, i, x, r, run.local, bend) for i in r.arrived}
+        return gamma * aggregate_of(aggregate, run.problem, r, update)
+
+    return descend(run, step)
 
 
-def fedavgm(
-    problem: Problem,
-    rounds: Sequence[Round],
-    x0: Array,
-    local: Local = PLAIN,
-    *,
-    beta: float,
-    aggregate: str = "mean",
-    gamma: float = 1.0,
-) -> History:
+def fedavgm(run: Run, *, beta: float, aggregate: str = "mean", gamma: float = 1.0) -> History:
     """v <- beta v + sum c_i U_i; x <- x - gamma v (Hsu 2019)."""
+    problem, rounds, x0, local = run
     x, v, history = x0.copy(), np.zeros_like(x0), []
     for r in rounds:
         if r.arrived:
@@ -158,19 +123,9 @@ def fedavgm(
     return history
 
 
-def _adaptive(
-    kind: str,
-    problem: Problem,
-    rounds: Sequence[Round],
-    x0: Array,
-    local: Local,
-    b1: float,
-    b2: float,
-    tau: float,
-    aggregate: str,
-    gamma: float,
-) -> History:
+def _adaptive(kind: str, run: Run, b1: float, b2: float, tau: float, aggregate: str, gamma: float) -> History:
     """m <- b1 m + (1-b1) D; v by kind; x <- x - gamma m / (sqrt(v) + tau); v_0 = tau^2 (Reddi 2021)."""
+    problem, rounds, x0, local = run
     x, m, v, history = x0.copy(), np.zeros_like(x0), np.full_like(x0, tau**2), []
     for r in rounds:
         if r.arrived:
@@ -188,62 +143,26 @@ def _adaptive(
     return history
 
 
-def fedadagrad(
-    problem: Problem,
-    rounds: Sequence[Round],
-    x0: Array,
-    local: Local = PLAIN,
-    *,
-    b1: float = 0.0,
-    tau: float = 1e-4,
-    aggregate: str = "mean",
-    gamma: float = 1.0,
-) -> History:
+def fedadagrad(run: Run, *, b1: float = 0.0, tau: float = 1e-4, aggregate: str = "mean", gamma: float = 1.0) -> History:
     """v <- v + D^2."""
-    return _adaptive("adagrad", problem, rounds, x0, local, b1, np.nan, tau, aggregate, gamma)
+    return _adaptive("adagrad", run, b1, np.nan, tau, aggregate, gamma)
 
 
 def fedadam(
-    problem: Problem,
-    rounds: Sequence[Round],
-    x0: Array,
-    local: Local = PLAIN,
-    *,
-    b1: float = 0.9,
-    b2: float = 0.99,
-    tau: float = 1e-4,
-    aggregate: str = "mean",
-    gamma: float = 1.0,
+    run: Run, *, b1: float = 0.9, b2: float = 0.99, tau: float = 1e-4, aggregate: str = "mean", gamma: float = 1.0
 ) -> History:
     """v <- b2 v + (1 - b2) D^2, no bias correction."""
-    return _adaptive("adam", problem, rounds, x0, local, b1, b2, tau, aggregate, gamma)
+    return _adaptive("adam", run, b1, b2, tau, aggregate, gamma)
 
 
 def fedyogi(
-    problem: Problem,
-    rounds: Sequence[Round],
-    x0: Array,
-    local: Local = PLAIN,
-    *,
-    b1: float = 0.9,
-    b2: float = 0.99,
-    tau: float = 1e-4,
-    aggregate: str = "mean",
-    gamma: float = 1.0,
+    run: Run, *, b1: float = 0.9, b2: float = 0.99, tau: float = 1e-4, aggregate: str = "mean", gamma: float = 1.0
 ) -> History:
     """v <- v - (1 - b2) D^2 sign(v - D^2)."""
-    return _adaptive("yogi", problem, rounds, x0, local, b1, b2, tau, aggregate, gamma)
+    return _adaptive("yogi", run, b1, b2, tau, aggregate, gamma)
 
 
-def fednova(
-    problem: Problem,
-    rounds: Sequence[Round],
-    x0: Array,
-    local: Local = PLAIN,
-    *,
-    normalise: str = "received",
-    gamma: float = 1.0,
-) -> History:
+def fednova(run: Run, *, normalise: str = "received", gamma: float = 1.0) -> History:
     """Normalised averaging (Wang 2020); `sent` is the form of [3] eq. 116.
 
     received: n_i = U_i/(eta |a_i|_1), tau_eff = sum_R w'_i |a_i|_1,
@@ -251,22 +170,21 @@ def fednova(
     sent:     tau_eff = sum w (1-q) |a|_1 / sum w (1-q) over all N,
               x <- x - gamma tau_eff (1/M) sum_R s_i U_i/|a_i|_1.
     """
-    w, x, history = problem.weights, x0.copy(), []
-    for r in rounds:
-        if r.arrived:
-            a, update = a_norms(r, problem.count, local), updates(problem, r, x, local)
-            if normalise == "received":
-                share = {i: w[i] / sum(w[j] for j in r.arrived) for i in r.arrived}
-                tau_eff = sum(share[i] * a[i] for i in r.arrived)
-                x = x - gamma * r.lr * tau_eff * add_up(share[i] * update[i] / (r.lr * a[i]) for i in r.arrived)
-            else:
-                assert normalise == "sent"
-                assert r.q is not None
-                success = 1 - np.array(r.q)
-                tau_eff = np.sum(w * success * a) / np.sum(w * success)
-                x = x - gamma * tau_eff / r.total_draws * add_up(r.draws_of(i) * update[i] / a[i] for i in r.arrived)
-        history.append({"x": x})
-    return history
+    w = run.problem.weights
+
+    def step(r: Round, x: Array) -> Array:
+        a, update = a_norms(r, run.problem.count, run.local), updates(run.problem, r, x, run.local)
+        if normalise == "received":
+            share = {i: w[i] / sum(w[j] for j in r.arrived) for i in r.arrived}
+            tau_eff = sum(share[i] * a[i] for i in r.arrived)
+            return gamma * r.lr * tau_eff * add_up(share[i] * update[i] / (r.lr * a[i]) for i in r.arrived)
+        assert normalise == "sent"
+        assert r.q is not None
+        success = 1 - np.array(r.q)
+        tau_eff = np.sum(w * success * a) / np.sum(w * success)
+        return gamma * tau_eff / r.total_draws * add_up(r.draws_of(i) * update[i] / a[i] for i in r.arrived)
+
+    return descend(run, step)
 
 
 def optimal_probabilities(w: Array, norms: Array) -> Array:
@@ -281,20 +199,13 @@ def optimal_probabilities(w: Array, norms: Array) -> Array:
     return w * filled / np.sum(w * filled) if np.any(w * filled) else w / w.sum()
 
 
-def optimal_sampling(
-    problem: Problem,
-    rounds: Sequence[Round],
-    x0: Array,
-    local: Local = PLAIN,
-    *,
-    norms: str = "stale",
-    gamma: float = 1.0,
-) -> History:
+def optimal_sampling(run: Run, *, norms: str = "stale", gamma: float = 1.0) -> History:
     """c_i = s_i w_i / (M p_i) ([3] eq. 20) with the round's p, or with its own p where the round has none.
 
     norms: `stale` (|U_i| of the last received upload) or `fresh` (|U_i| of all N at x_r). State: p the round
     used [N], norms_i known after it [N] (nan: never).
     """
+    problem, rounds, x0, local = run
     x, known, history = x0.copy(), np.full(problem.count, np.nan), []
     for r in rounds:
         if norms == "fresh":

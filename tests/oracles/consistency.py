@@ -1,7 +1,5 @@
 """Objective inconsistency ([3]): the p of FedACS, the surrogate weights, chi2, fixed points, calibration."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from tests.oracles.problem import Array

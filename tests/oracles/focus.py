@@ -1,24 +1,18 @@
 """FOCUS and SG-FOCUS ([1]) as the loop of Alg. 1."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-
 import numpy as np
 
 from tests.oracles.averaging import History
-from tests.oracles.local import PLAIN, Local, local_model
-from tests.oracles.problem import Array, Problem
-from tests.oracles.rounds import Round
+from tests.oracles.local import Run, local_model
+from tests.oracles.problem import Array
 
 
-def focus(
-    problem: Problem, rounds: Sequence[Round], x0: Array, local: Local = PLAIN, *, gamma: float | None = None
-) -> History:
+def focus(run: Run, *, gamma: float | None = None) -> History:
     """[1] Alg. 1 (line 9 with x_{t,i} for the printed x_{k,i}). State: x, y [d], g_prev_i [N, d].
 
     gamma: None is the round's eta. Client gradients are N w_i grad f_i, so that y tracks the gradient of N F.
     """
+    problem, rounds, x0, local = run
     n, w = problem.count, problem.weights
     x, y, stored, history = x0.copy(), np.zeros_like(x0), np.zeros((n, len(x0))), []
     for r in rounds:

@@ -8,8 +8,6 @@ probabilities p_i. A round maps (1, x, h_1, ..., h_N), with the stored gradients
 so that the moments of the state after the round are linear in those before it, without a draw.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np
@@ -53,7 +51,7 @@ def after_round(v: Array, p: Array, sigma: float, parts: Matrices) -> Array:
     """The second moments of (1, x, h_1, ..., h_N) after a round, from those before it, [N+2, N+2]."""
     taking, staying, mean, push, spread = parts
     after, diagonal = mean @ v @ mean.T, np.arange(2, len(v))
-    squares = [np.einsum("ij,jk,ik->i", rows, v, rows) for rows in (taking, staying)]
+    squares = [((rows @ v) * rows).sum(axis=1) for rows in (taking, staying)]
     after[diagonal, diagonal] = p * (squares[0] + sigma**2 * spread * v[0, 0]) + (1 - p) * squares[1]
     return push @ after @ push.T
 

@@ -5,8 +5,6 @@ and column of the identity. Where a paper's recursion needs two past iterates it
 participation only; these are the functions called `literal_...`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

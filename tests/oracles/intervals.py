@@ -1,32 +1,18 @@
 """Algorithms that count the rounds between participations: fedau, fedawe. Time passes in empty rounds too."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-
 import numpy as np
 
 from tests.oracles.averaging import History, add_up
-from tests.oracles.local import PLAIN, Local, local_model, updates
-from tests.oracles.problem import Array, Problem
-from tests.oracles.rounds import Round
+from tests.oracles.local import Run, local_model, updates
 
 
-def fedau(
-    problem: Problem,
-    rounds: Sequence[Round],
-    x0: Array,
-    local: Local = PLAIN,
-    *,
-    cutoff: int = 50,
-    normalize: bool = False,
-    gamma: float = 1.0,
-) -> History:
+def fedau(run: Run, *, cutoff: int = 50, normalize: bool = False, gamma: float = 1.0) -> History:
     """Wang & Ji 2024: x <- x - gamma (1/N) sum_R W_i U_i; normalize: divide by sum_R W_i instead of N.
 
     Then, for every client: S_i += 1; if it took part or S_i = cutoff, the interval S_i ends: W_i <- mean of
     all intervals so far, S_i <- 0. State: x [d]; W_i (1 before the first interval), S_i, intervals_i [N].
     """
+    problem, rounds, x0, local = run
     n = problem.count
     x, weight, waited, ended = x0.copy(), np.ones(n), np.zeros(n), np.zeros(n)
     history: History = []
@@ -44,14 +30,13 @@ def fedau(
     return history
 
 
-def fedawe(
-    problem: Problem, rounds: Sequence[Round], x0: Array, local: Local = PLAIN, *, gamma: float = 1.0
-) -> History:
+def fedawe(run: Run, *, gamma: float = 1.0) -> History:
     """Xiang 2024: client i starts from its own x_i; x_i' = x_i - gamma (r - tau_i) U_i; x = mean_R x_i'.
 
     x goes to the clients of R only: x_i = x, tau_i = r. State: x [d], x_i [N, d] (x0 at first), tau_i [N]
     (-1).
     """
+    problem, rounds, x0, local = run
     n = problem.count
     x, own, taken = x0.copy(), np.tile(x0, (n, 1)), np.full(n, -1.0)
     history: History = []

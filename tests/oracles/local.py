@@ -1,9 +1,8 @@
 """The local solver, step by step, and its accumulation vectors a_i."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -39,6 +38,15 @@ class Local:
 
 
 PLAIN = Local()
+
+
+class Run(NamedTuple):
+    """A problem, its rounds, the initial model x0 [d], and the options of the local solver."""
+
+    problem: Problem
+    rounds: Sequence[Round]
+    x0: Array
+    local: Local = PLAIN
 
 
 def local_model(

@@ -1,15 +1,10 @@
 """Shortest combinations of vectors, exact by a primal active-set method; fedaware and fedmgda on top."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-
 import numpy as np
 
 from tests.oracles.averaging import History, add_up, aggregate_of
-from tests.oracles.local import PLAIN, Local, updates
-from tests.oracles.problem import Array, Problem
-from tests.oracles.rounds import Round
+from tests.oracles.local import Run, updates
+from tests.oracles.problem import Array
 
 
 def shortest_combination(vectors: Array, lower: Array, upper: Array, start: Array) -> Array:
@@ -67,10 +62,7 @@ def _box(vectors: Array, lambda0: Array, eps: float) -> Array:
 
 
 def fedaware(
-    problem: Problem,
-    rounds: Sequence[Round],
-    x0: Array,
-    local: Local = PLAIN,
+    run: Run,
     *,
     alpha: float = 0.5,
     gamma: float = 1.0,
@@ -87,6 +79,7 @@ def fedaware(
     alpha_weighs: `old` or `new`; None follows normalize.
     State: x [d], m_i [N, d], seen_i [N]; lambda_i [N] is the solution of this round, 0 elsewhere.
     """
+    problem, rounds, x0, local = run
     assert warmup in ("active", "all", "fedavg")
     n = problem.count
     keep = 1 - alpha if (alpha_weighs or ("new" if normalize else "old")) == "new" else alpha
@@ -113,14 +106,13 @@ def fedaware(
     return history
 
 
-def fedmgda(
-    problem: Problem, rounds: Sequence[Round], x0: Array, local: Local = PLAIN, *, eps: float = 1.0, gamma: float = 1.0
-) -> History:
+def fedmgda(run: Run, *, eps: float = 1.0, gamma: float = 1.0) -> History:
     """Hu 2022: u_i = U_i/|U_i|; x <- x - gamma sum lambda_i u_i, the shortest within eps of lambda0.
 
     lambda0: w renormalised over the received clients with U_i not 0; the others are left out. State: x,
     lambda_i [N].
     """
+    problem, rounds, x0, local = run
     x, history = x0.copy(), []
     for r in rounds:
         lam = np.zeros(problem.count)

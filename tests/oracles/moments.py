@@ -1,7 +1,5 @@
 """Local optimizers whose moments last longer than a round, and DiLoCo: numpy, one client after the other."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Small problems with gradients to replay: gradient(i, x, r, t) depends on nothing but its arguments."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

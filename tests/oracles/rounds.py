@@ -1,7 +1,5 @@
 """A recorded round, and random ones: unequal K_i, lost uploads, rounds without a received upload."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,35 +86,16 @@ def random_rounds(
         arrives = rng.random(clients) >= q
         if include_empty and r == count // 2:
             arrives[:] = False
-        rounds.append(
-            Round(
-                index=r,
-                cohort=cohort,
-                draws=[drawn.count(i) for i in cohort],
-                received=[bool(arrives[i]) for i in cohort],
-                steps=[int(steps[i]) for i in cohort],
-                lr=lr * lr_decay**r,
-                q=q.tolist(),
-                p=p.tolist(),
-                steps_all=steps.tolist(),
-            )
-        )
+        draws, received = [drawn.count(i) for i in cohort], [bool(arrives[i]) for i in cohort]
+        taken, eta = [int(steps[i]) for i in cohort], lr * lr_decay**r
+        rounds.append(Round(r, cohort, draws, received, taken, eta, q.tolist(), p.tolist(), steps.tolist()))
     return rounds
 
 
 def full_rounds(count: int, clients: int, *, steps: int = 1, lr: float = 0.05) -> list[Round]:
     """Rounds with all clients, perfect links, and the same K and eta."""
+    everyone, same = list(range(clients)), [steps] * clients
     return [
-        Round(
-            index=r,
-            cohort=list(range(clients)),
-            draws=[1] * clients,
-            received=[True] * clients,
-            steps=[steps] * clients,
-            lr=lr,
-            q=[0.0] * clients,
-            p=[1 / clients] * clients,
-            steps_all=[steps] * clients,
-        )
+        Round(r, everyone, [1] * clients, [True] * clients, same, lr, [0.0] * clients, [1 / clients] * clients, same)
         for r in range(count)
     ]

@@ -1,32 +1,28 @@
 """SFL ([2]) and the two trivial references, centralized and local_only."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from tests.oracles.averaging import History, add_up
-from tests.oracles.local import PLAIN, Local, local_model
+from tests.oracles.averaging import History, add_up, descend
+from tests.oracles.local import Run, local_model
 from tests.oracles.problem import Array, Problem
 from tests.oracles.rounds import Round
 
 
-def sfl(problem: Problem, rounds: Sequence[Round], x0: Array, local: Local = PLAIN, *, gamma: float = 1.0) -> History:
+def sfl(run: Run, *, gamma: float = 1.0) -> History:
     """[2] Alg. 1: the cohort in recorded order pi, client pi_m from the last received result.
 
     x_{r+1} = x_r - gamma (x_r - last); gamma = 1 is the last client's result.
     """
-    x, history = x0.copy(), []
-    for r in rounds:
+
+    def step(r: Round, x: Array) -> Array:
         travelling = x
         for i in r.arrived:
-            travelling = local_model(problem, i, travelling, r, local)
-        if r.arrived:
-            x = x - gamma * (x - travelling)
-        history.append({"x": x})
-    return history
+            travelling = local_model(run.problem, i, travelling, r, run.local)
+        return gamma * (x - travelling)
+
+    return descend(run, step)
 
 
 class _Pooled(Problem):
@@ -43,10 +39,9 @@ class _Pooled(Problem):
         return self.problem.global_gradient(x)
 
 
-def centralized(
-    problem: Problem, rounds: Sequence[Round], x0: Array, local: Local = PLAIN, *, steps: int | None = None
-) -> History:
+def centralized(run: Run, *, steps: int | None = None) -> History:
     """K full-batch steps on F a round. steps: K; None is the largest K_i of the round's cohort."""
+    problem, rounds, x0, local = run
     pooled, x, history = _Pooled(problem), x0.copy(), []
     for r in rounds:
         if r.arrived:
@@ -57,11 +52,12 @@ def centralized(
     return history
 
 
-def local_only(problem: Problem, rounds: Sequence[Round], x0: Array, local: Local = PLAIN) -> History:
+def local_only(run: Run) -> History:
     """Every client trains its own model when it takes part; x = sum_i w_i x_i is reported, never sent back.
 
     State: x, x_i [N, d].
     """
+    problem, rounds, x0, local = run
     own, history = np.tile(x0, (problem.count, 1)), []
     for r in rounds:
         own = own.copy()

@@ -1,7 +1,5 @@
 """FedAU and FedAWE against intervals counted by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from tests.oracles import History, Round, distances, simulate

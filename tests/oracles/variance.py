@@ -3,16 +3,11 @@
 Client rows of the state are [N, d] by client id; a client whose upload is lost keeps its row.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-
 import numpy as np
 
 from tests.oracles.averaging import History, add_up
-from tests.oracles.local import PLAIN, Direction, Local, local_model, updates
-from tests.oracles.problem import Array, Problem
-from tests.oracles.rounds import Round
+from tests.oracles.local import Direction, Run, local_model, updates
+from tests.oracles.problem import Array
 
 
 def shifted(by: Array) -> Direction:
@@ -37,10 +32,7 @@ def dynamic(h: Array, alpha: float, start: Array) -> Direction:
 
 
 def scaffold(
-    problem: Problem,
-    rounds: Sequence[Round],
-    x0: Array,
-    local: Local = PLAIN,
+    run: Run,
     *,
     option: int = 2,
     gamma: float = 1.0,
@@ -55,6 +47,7 @@ def scaffold(
     learning rates), the mean of the gradients if these are weighted by the rates.
     c <- c + (1/N) sum_R (c_i+ - c_i), or 1/|R|. State: x, c [d], c_i [N, d].
     """
+    problem, rounds, x0, local = run
     n = problem.count
     first = x0 if variates == "model" else np.zeros_like(x0)
     x, c, own = x0.copy(), first.copy(), np.tile(first, (n, 1))
@@ -78,11 +71,12 @@ def scaffold(
     return history
 
 
-def feddyn(problem: Problem, rounds: Sequence[Round], x0: Array, local: Local = PLAIN, *, alpha: float) -> History:
+def feddyn(run: Run, *, alpha: float) -> History:
     """Acar 2021: local gradient g - h_i + alpha (x - x_r); h_i <- h_i - alpha (x_{i,K} - x_r).
 
     h <- h - (alpha/N) sum_R (x_{i,K} - x_r); x <- mean_R x_{i,K} - h/alpha. State: x, h [d], h_i [N, d].
     """
+    problem, rounds, x0, local = run
     n = problem.count
     x, h, own = x0.copy(), np.zeros_like(x0), np.zeros((n, len(x0)))
     history: History = []
@@ -99,14 +93,13 @@ def feddyn(problem: Problem, rounds: Sequence[Round], x0: Array, local: Local = 
     return history
 
 
-def scaffnew(
-    problem: Problem, rounds: Sequence[Round], x0: Array, local: Local = PLAIN, *, p: float | None = None
-) -> History:
+def scaffnew(run: Run, *, p: float | None = None) -> History:
     """ProxSkip, Mishchenko 2022: local x <- x - eta (g - h_i); x = mean_R x_{i,K}.
 
     Then h_i <- h_i + (p/eta)(x - x_{i,K}).
     p: None is 1/K_i; the random coin is a recorded K_i with p given. State: x [d], h_i [N, d].
     """
+    problem, rounds, x0, local = run
     x, own, history = x0.copy(), np.zeros((problem.count, len(x0))), []
     for r in rounds:
         if r.arrived:
@@ -119,11 +112,12 @@ def scaffnew(
     return history
 
 
-def mifa(problem: Problem, rounds: Sequence[Round], x0: Array, local: Local = PLAIN, *, gamma: float = 1.0) -> History:
+def mifa(run: Run, *, gamma: float = 1.0) -> History:
     """Gu 2021: B_i = U_i for i in R; x <- x - gamma (1/N) sum_j B_j. State: x [d], B_i [N, d], 0 at first.
 
     The option `init: all` is a first round that records all clients.
     """
+    problem, rounds, x0, local = run
     n, x, memory, history = problem.count, x0.copy(), np.zeros((problem.count, len(x0))), []
     for r in rounds:
         if r.arrived:
@@ -135,20 +129,13 @@ def mifa(problem: Problem, rounds: Sequence[Round], x0: Array, local: Local = PL
     return history
 
 
-def fedvarp(
-    problem: Problem,
-    rounds: Sequence[Round],
-    x0: Array,
-    local: Local = PLAIN,
-    *,
-    lost: str = "ignore",
-    gamma: float = 1.0,
-) -> History:
+def fedvarp(run: Run, *, lost: str = "ignore", gamma: float = 1.0) -> History:
     """Jhunjhunwala 2022: v = (1/|R|) sum_R (U_i - B_i) + (1/N) sum_j B_j; x <- x - gamma v; then B_i = U_i.
 
     lost = "reuse" ([3] eq. 114): v = (1/M)(sum_R s_i U_i + sum_{S-R} s_i B_i), B before this round.
     State: x [d], B_i [N, d], 0 at first.
     """
+    problem, rounds, x0, local = run
     n, x, memory, history = problem.count, x0.copy(), np.zeros((problem.count, len(x0))), []
     for r in rounds:
         if r.arrived:
