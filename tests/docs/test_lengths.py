@@ -7,53 +7,8 @@ import pytest
 from docs import reference
 
 LONGEST = 35  # words of a sentence
-TARGETS = {  # lines with text, generated parts left out
-    "README.md": 60,
-    "CONTRIBUTING.md": 35,
-    "CHANGELOG.md": 40,
-    "docs/adding-an-algorithm.md": 65,
-    "docs/algorithms.md": 65,
-    "docs/api/algorithm.md": 10,
-    "docs/api/components.md": 10,
-    "docs/api/python.md": 5,
-    "docs/api/solvers.md": 5,
-    "docs/api/testing.md": 20,
-    "docs/architecture.md": 85,
-    "docs/catalogue.md": 25,
-    "docs/coming-from.md": 50,
-    "docs/commands.md": 10,
-    "docs/comparing.md": 45,
-    "docs/config.md": 70,
-    "docs/faults.md": 10,
-    "docs/findings.md": 150,
-    "docs/formats.md": 55,
-    "docs/glossary.md": 30,
-    "docs/graphs.md": 65,
-    "docs/heterogeneity.md": 60,
-    "docs/install.md": 30,
-    "docs/kernels.md": 0,
-    "docs/measurements.md": 50,
-    "docs/metrics.md": 55,
-    "docs/models.md": 120,
-    "docs/papers.md": 35,
-    "docs/placement.md": 130,
-    "docs/plugins.md": 45,
-    "docs/python.md": 105,
-    "docs/releases.md": 25,
-    "docs/reliability.md": 40,
-    "docs/reproduce.md": 80,
-    "docs/running.md": 120,
-    "docs/scaling.md": 105,
-    "docs/sweeps.md": 65,
-    "docs/theory.md": 100,
-    "docs/troubleshooting.md": 35,
-    "docs/tutorials/cluster.md": 50,
-    "docs/tutorials/first-run.md": 70,
-    "docs/tutorials/own-algorithm.md": 100,
-    "docs/tutorials/own-model-and-data.md": 85,
-    "docs/tutorials/paper.md": 70,
-    "docs/tutorials/sweep.md": 50,
-}
+MOST = {"README.md": 60, "CONTRIBUTING.md": 35, "CHANGELOG.md": 40}  # lines with text, generated parts left out
+OF_ANY = 150
 TOGETHER = 2400
 FENCE = re.compile(r"^ *```.*?^ *```\n|<!--.*?-->", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^    .*\n", re.MULTILINE)
@@ -73,7 +28,7 @@ def sentences(text):
 
 @pytest.mark.parametrize("page", reference.PAGES, ids=name_of)
 def test_a_page_is_within_its_length(page):
-    assert reference.lines_by_hand(page) <= TARGETS[name_of(page)]
+    assert reference.lines_by_hand(page) <= MOST.get(name_of(page), OF_ANY)
 
 
 def test_the_pages_together_are_within_their_length():

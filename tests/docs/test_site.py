@@ -95,7 +95,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "python.md").read_text()
 
 
-def test_the_pieces_of_the_page_run_in_order(tmp_path, monkeypatch):
+def test_the_pieces_of_the_page_run_in_order(tmp_path, monkeypatch, one_core, undrawn):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "waves", raising=False)

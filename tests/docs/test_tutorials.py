@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from raylfl.tune.spec import load_sweep
 from tests.docs.pages import blocks, carry_out, raylfl
 from tests.docs.test_notebooks import IN_A_KERNEL
 from tests.shares import also
@@ -21,13 +22,17 @@ def here(fresh, one_core):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["first-run", "own-algorithm", also("paper"), "sweep"])
-def test_a_tutorial_prints_what_its_page_shows(here, name, request):
-    if name != "first-run":  # which draws its pictures
-        request.getfixturevalue("undrawn")
+@pytest.mark.parametrize("name", ["first-run", "own-algorithm", also("paper"), also("sweep")])
+def test_a_tutorial_prints_what_its_page_shows(here, name, undrawn):
     page = ROOT / "docs/tutorials" / f"{name}.md"
     executable = [block for block in blocks(page) if block[0] in ("bash", "python") and not block[1]]
     assert carry_out(page, here) == len(executable) > 1
+
+
+def test_the_sweep_of_the_tutorial_is_accepted(here):
+    files = {title: content for _, title, content in blocks(ROOT / "docs/tutorials/sweep.md") if title}
+    (here / "rates.yaml").write_text(files["rates.yaml"])
+    assert len(load_sweep("rates.yaml").cells()) == 4
 
 
 def test_no_tutorial_is_forgotten():
