@@ -63,13 +63,8 @@ SEEDS, SHORT = (0, 1, 2), partial(number, digits=2)
 def methods(rate: float, aggregate: str | None = None) -> Axis:
     """SCAFFOLD as published, with departures, at ten times the rate (momentum's step length); FedAvg; FedProx."""
     average = {"algorithm.name": "fedavg"} | ({"algorithm.aggregate": aggregate} if aggregate else {})
-    named = {
-        **DEPARTURES,
-        LONG: {"local.lr": 10.0 * rate},
-        AVERAGE: average,
-        AVERAGE_MOMENTUM: average | {"local.momentum": 0.9},
-        PROX: {"algorithm.name": "fedprox"},
-    }
+    named = DEPARTURES | {LONG: {"local.lr": 10.0 * rate}, AVERAGE: average}
+    named |= {AVERAGE_MOMENTUM: average | {"local.momentum": 0.9}, PROX: {"algorithm.name": "fedprox"}}
     return {name: {"algorithm.name": "scaffold", "local.lr": rate, **options} for name, options in named.items()}
 
 

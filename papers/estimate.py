@@ -51,8 +51,8 @@ def hours(configs: Sequence[dict[str, Any]]) -> Iterator[tuple[float, str]]:
     kinds: dict[str, list[dict[str, Any]]] = {}
     for config in configs:
         kind = {key: config[key] for key in ("data", "model", "algorithm", "num_clients", "participation", "runtime")}
-        unit, amount = _local_work(config)
-        kind[unit] = None if isinstance(amount, (int, float)) else amount
+        local = {key: config["local"][key] for key in ("epochs", "steps")}  # a number, or a specification by client
+        kind["local"] = {key: isinstance(amount, (int, float)) or amount for key, amount in local.items()}
         kinds.setdefault(canonical(kind), []).append(config)
     for of_kind in kinds.values():
         least = min(of_kind, key=lambda config: (work(config), config["local"]["lr"]))
@@ -74,15 +74,9 @@ class _Clock(Callback):
         return round > 0 and sum(self.seconds) > SHORT
 
 
-def _local_work(config: dict[str, Any]) -> tuple[str, Any]:
-    """The unit of local work and its amount: a number, or a specification by client."""
-    unit = "epochs" if config["local"]["epochs"] is not None else "steps"
-    return unit, config["local"][unit]
-
-
 def work(config: dict[str, Any]) -> float:
     """The number of local steps or epochs; 1 if it is specified by client."""
-    amount = _local_work(config)[1]
+    amount = config["local"]["epochs"] or config["local"]["steps"]
     return float(amount) if isinstance(amount, (int, float)) else 1.0
 
 

@@ -50,19 +50,11 @@ def row_of(point: Point, tried: Mapping[float, Mapping[int, float | None]]) -> d
     best = min(search, key=lambda lr: search[lr])
     ours = Stat.over([rounds for rounds in tried[best].values() if rounds is not None], of=len(tried[best]))
     paper = PAPER[point.partition, point.fraction]
-    return {
-        "point": point,
-        "block": f"{point.partition}, pixels {point.pixels}",
-        "fraction": f"{point.fraction:g}",
-        "lr": f"{best:g}" + ("" if len(search) > 1 else ", the only one tried"),
-        "inside": min(search) < best < max(search),
-        "ours": ours,
-        "paper": paper,
-        "ratio": ours.mean / paper,
-        "fedlab": FEDLAB[point.partition, point.fraction],
-        "seeds": ours.of,
-        "tried": ", ".join(f"{lr:g}: {cost_or_dash(rounds)}" for lr, rounds in search.items()),
-    }
+    row: dict[str, Any] = {"point": point, "block": f"{point.partition}, pixels {point.pixels}"}
+    row |= {"fraction": f"{point.fraction:g}", "fedlab": FEDLAB[point.partition, point.fraction]}
+    row |= {"lr": f"{best:g}" + ("" if len(search) > 1 else ", the only one tried"), "seeds": ours.of}
+    row |= {"inside": min(search) < best < max(search), "ours": ours, "paper": paper, "ratio": ours.mean / paper}
+    return row | {"tried": listing({f"{lr:g}": rounds for lr, rounds in search.items()}, cost_or_dash, ": ")}
 
 
 def crossing(run: RunRecord, target: float) -> float | None:
@@ -158,12 +150,11 @@ def claims(rows: Sequence[Mapping[str, Any]]) -> list[Claim]:
             text = f"pixels {pixels}: ten clients in place of one save more rounds on non-IID data than on IID data"
             evidence = f"{gains['non-IID']:.1f} times fewer against {gains['IID']:.1f}"
             out.append(Claim(text, gains["non-IID"] > gains["IID"] if decided else None, evidence))
-    edge = "; ".join(f"{row['block']}, C={row['fraction']}" for row in rows if not row["inside"])
-    evidence = f"in {sum(row['inside'] for row in rows)} of {len(rows)} cells" + (
-        f"; at an edge in: {edge}" if edge else ""
-    )
+    edges = [f"{row['block']}, C={row['fraction']}" for row in rows if not row["inside"]]
+    evidence = f"in {len(rows) - len(edges)} of {len(rows)} cells"
+    evidence += f"; at an edge in: {'; '.join(edges)}" if edges else ""
     text = "the best learning rate is neither the smallest nor the largest of those tried"
-    return [*out, *([Claim(text, not edge or None, evidence)] if rows else [])]
+    return [*out, *([Claim(text, not edges or None, evidence)] if rows else [])]
 
 
 def figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
@@ -173,12 +164,11 @@ def figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
     for row in rows:
         point = row["point"]
         name = "pixels 0..1" if point.pixels == "0..1" else point.pixels
-        panels[point.partition][name][0][FRACTIONS.index(point.fraction)] = row["ours"]
+        panels[point.partition][name][0][point.fraction] = row["ours"]
     for name, published in (("paper", PAPER), ("FedLab", FEDLAB)):
         for (partition, fraction), rounds in published.items():
-            panels[partition][name][1][FRACTIONS.index(fraction)] = Stat(rounds, math.nan, 1, 1)
-    ticks = [f"{fraction:g}" for fraction in FRACTIONS]
-    picture = sweeps_figure(panels, styles(LINES), "rounds to the target", "fraction of clients C", ticks)
+            panels[partition][name][1][fraction] = Stat(rounds, math.nan, 1, 1)
+    picture = sweeps_figure(panels, styles(LINES), "rounds to the target", "fraction of clients C")
     for ax in picture.axes:
         ax.set_yscale("log")
         log_axis(ax.yaxis, *ax.get_ylim())

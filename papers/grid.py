@@ -1,7 +1,5 @@
 """Grids: experiments whose runs are the points of a grid, such as task x method x learning rate, on some seeds."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
@@ -29,11 +27,11 @@ class Point(dict[str, Any]):
         except KeyError:
             raise AttributeError(f"no axis {axis}") from None
 
-    def but(self, **values: Any) -> Point:
+    def but(self, **values: Any) -> "Point":
         """A copy with other values of some axes."""
         return Point(self | values)
 
-    def without(self, *axes: str) -> Point:
+    def without(self, *axes: str) -> "Point":
         """A copy without these axes."""
         return Point({axis: value for axis, value in self.items() if axis not in axes})
 

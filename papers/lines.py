@@ -9,7 +9,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from papers.base import Claim, Findings
 from papers.grid import Grid, Point, nest
@@ -221,28 +220,23 @@ def _draw(ax: Axes, plot: Plot, looks: Mapping[str, Line]) -> None:
         ax.set_xlim(right=plot.right)
 
 
-def sweeps_figure(
-    panels: Mapping[str, Pairs], looks: Mapping[str, Line], metric: str, label: str, ticks: Sequence[str] = ()
-) -> Figure:
-    """A figure of a metric over a tuned option: our results filled and solid, published ones hollow and dashed.
+def sweeps_figure(panels: Mapping[str, Pairs], looks: Mapping[str, Line], metric: str, label: str) -> Figure:
+    """A figure of a metric over an option: our results filled and solid, published ones hollow and dashed.
 
-    label: of the x axis, which is logarithmic. ticks: the texts of 0, 1, 2, ... on a linear axis instead.
+    label: of the x axis, on which the values of the option have equal distances.
     """
     factor = 100 if is_percent(metric) else 1
+    values = sorted({x for lines in panels.values() for pair in lines.values() for sweep in pair for x in sweep})
 
     def panel(ax: Axes, lines: Pairs) -> None:
         for name, pair in lines.items():
             for sweep, options in zip(pair, ({}, HOLLOW), strict=True):
-                points = [(x, factor * stat.mean) for x, stat in sorted(sweep.items()) if np.isfinite(stat.mean)]
-                if points:
-                    ax.plot(*zip(*points, strict=True), **{**looks[name].options(), **options})
-        ax.set(xlabel=label, ylabel=axis_name(metric), xscale="linear" if ticks else "log")
-        if ticks:
-            ax.set_xticks(range(len(ticks)), ticks)
-            return
-        ax.xaxis.set_major_locator(FixedLocator(sorted({x for pair in lines.values() for x in pair[0]})))
-        ax.xaxis.set_minor_locator(NullLocator())
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+                finite = {x: factor * stat.mean for x, stat in sorted(sweep.items()) if np.isfinite(stat.mean)}
+                if finite:
+                    style = {**looks[name].options(), **options}
+                    ax.plot([values.index(x) for x in finite], list(finite.values()), **style)
+        ax.set(xlabel=label, ylabel=axis_name(metric))
+        ax.set_xticks(range(len(values)), [f"{x:g}" for x in values])
 
     ours, theirs = ({name for lines in panels.values() for name, pair in lines.items() if pair[k]} for k in (0, 1))
     entries = [(name, line) for name, line in looks.items() if name in ours | theirs]

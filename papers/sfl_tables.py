@@ -1,6 +1,7 @@
 """SFL [2] (Li & Lyu, NeurIPS 2023): tables 3, 10 and 11, beside the published numbers and the authors' logs."""
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple
 from typing import Any, ClassVar, TypeVar
@@ -358,13 +359,12 @@ def overlay(groups: Runs, refs: Refs, lines: Iterable[Mapping[str, Any]]) -> Fig
     places: dict[tuple[str, str, str], dict[str, Point]] = {}
     for point in refs or groups:
         places.setdefault((point.task, sfl_grid.row_name(point), point.method), {})[f"lr {point.lr:g}"] = point
-    remarks: dict[tuple[str, str, str], list[str]] = {place: [] for place in places}
+    remarks = defaultdict[tuple[str, str, str], list[str]](list)
     for line in lines:
-        place = (line["block"], line["cell"], line["method"])
-        if line["remark"] and line["block"] not in VARIANTS and place in places:
-            remarks[place].append(line["remark"])
-    first = [place for place, of_place in remarks.items() if of_place][:PANELS]
-    others = [place for place, of_place in remarks.items() if not of_place]
+        if line["remark"] and line["block"] not in VARIANTS:
+            remarks[line["block"], line["cell"], line["method"]].append(line["remark"])
+    first = [place for place in places if place in remarks][:PANELS]
+    others = [place for place in places if place not in remarks]
     room = min(PANELS - len(first), len(others))
     shown = [*first, *(others[k] for k in np.linspace(0, len(others) - 1, room).round().astype(int))]
     plots = []

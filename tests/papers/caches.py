@@ -1,7 +1,5 @@
 """A cache that runs nothing: configs are loaded, and records are made up."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

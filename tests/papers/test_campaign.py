@@ -1,7 +1,5 @@
 """Campaigns: some minutes of missing runs, which end with the same bits wherever they go on."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """`--only` selects cells of an experiment; `--estimate` predicts their duration; the paper's scale needs no GPU."""
 
-from __future__ import annotations
-
 import re
 from contextlib import suppress
 

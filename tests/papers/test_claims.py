@@ -1,7 +1,5 @@
 """The papers' claims on problems with known optima, as the full reproductions check them but with fewer rounds."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import ClassVar
 

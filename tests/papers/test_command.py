@@ -1,7 +1,5 @@
 """`raylfl reproduce`: its list, refusals, output and files."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Every experiment at every scale: its settings are valid, its tables hold the published numbers, its figures draw."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Table 1 of McMahan et al. 2017: cells are read from configs, rates are chosen, a cell ends at its target."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

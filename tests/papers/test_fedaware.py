@@ -1,7 +1,5 @@
 """FedAWARE's comparisons with other methods: a near tie decides nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

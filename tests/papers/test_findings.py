@@ -1,7 +1,5 @@
 """The numbers of docs/findings.md are those of the ledger, of `raylfl theory` and of the partitions."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

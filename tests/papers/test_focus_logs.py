@@ -1,7 +1,5 @@
 """The start of FOCUS's figure 9 is compared with the authors' logs of the same rounds."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 

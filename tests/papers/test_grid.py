@@ -1,7 +1,5 @@
 """A grid: its points, settings and gaps follow from its axes; its findings are the same from runs and from rows."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import numpy as np

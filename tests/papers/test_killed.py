@@ -1,7 +1,5 @@
 """A reproduction whose process is ended leaves no process behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

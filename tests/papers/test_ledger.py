@@ -1,7 +1,5 @@
 """The ledger: a row is a whole run, committed pages are those that it generates, the authors' logs read as printed."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

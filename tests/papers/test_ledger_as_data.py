@@ -1,7 +1,5 @@
 """The ledger as data: `raylfl.ledger`, runs published `--as NAME` from two machines, and the table of all claims."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

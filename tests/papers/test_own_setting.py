@@ -1,7 +1,5 @@
 """A run is published to a cell only if its whole config is the one that the experiment gives that cell."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from pathlib import Path

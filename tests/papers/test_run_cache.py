@@ -1,7 +1,5 @@
 """The cache of runs: reuse, resume and distinction of runs; divergence is a result."""
 
-from __future__ import annotations
-
 import math
 import shutil
 

@@ -1,7 +1,5 @@
 """The statements of SFL's Sec. 4.2 and App. G.4 about tables 3 and 11, with the margins of their captions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

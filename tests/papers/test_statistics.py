@@ -1,7 +1,5 @@
 """Statistics for claims, against closed forms, scipy's own tests and simulations."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
