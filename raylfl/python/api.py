@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -31,16 +31,13 @@ Watch = Callable[[Progress], None]
 IDENTITY = "identity.txt"  # in the folder of a run of a comparison (`execution.store`)
 
 
-@contextmanager
-def watching(watch: Watch | None, progress: bool | None) -> Iterator[Watch | None]:
+def watching(watch: Watch | None, progress: bool | None) -> AbstractContextManager[Watch | None]:
     """A context with the watch function of a run from Python: `watch`, or one that prints the progress, or None."""
     if watch is not None or not (interactive() if progress is None else progress):
-        yield watch
-        return
+        return nullcontext(watch)
     from raylfl.python.console import Watcher
 
-    with Watcher() as watcher:
-        yield watcher
+    return Watcher()
 
 
 def resume(
@@ -104,8 +101,7 @@ def reopened(folder: Path, before: Config, experiment: Experiment) -> Iterator[R
     from raylfl.runtime.records.run_dir import RunDirectory
 
     config = experiment.config
-    run_dir = RunDirectory(folder).open()
-    try:
+    with closing(RunDirectory(folder).open()) as run_dir:
         run_dir.write_config(config.resolved)
         changed = identity(config.resolved, of="digest") != identity(before.resolved, of="digest")
         if changed and (folder / IDENTITY).is_file():
@@ -116,8 +112,6 @@ def reopened(folder: Path, before: Config, experiment: Experiment) -> Iterator[R
             if len(run_dir.metrics()) <= before.resolved["rounds"]:  # otherwise the saved config would be refused, too
                 run_dir.write_config(before.resolved)
             raise
-    finally:
-        run_dir.close()
 
 
 def saved(
@@ -226,16 +220,13 @@ def new_run_directory(experiment: Experiment, quiet: bool) -> Iterator[RunDirect
 
     config = experiment.config
     logging, top = config.logging, config.top
-    run_dir = RunDirectory.create(logging.folder, top.name, logging.id, top.seed, logging.url)
-    try:
+    with closing(RunDirectory.create(logging.folder, top.name, logging.id, top.seed, logging.url)) as run_dir:
         write_records(experiment, run_dir)
         if (line := keep(run_dir, config.objects)) is not None:
             experiment.warnings.append(line)
             if not quiet:
                 print(f"raylfl: {line}", file=sys.stderr)
         yield run_dir
-    finally:
-        run_dir.close()
 
 
 Rounds = Generator[Progress, str | None, None]  # sending a reason to the generator ends the run early

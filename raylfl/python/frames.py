@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -186,12 +187,9 @@ class Run:
             samples = {kind: data for kind, data in found.items() if data is not None}
             buffers = self._final.get("buffers", torch.empty(0))
             broadcast = {"x": self.params} | ({BUFFERS: buffers} if len(buffers) else {})
-            backend = LocalBackend(setup)
-            try:
-                chunks = [Chunk(kind, np.arange(len(data))) for kind, data in samples.items()]
+            chunks = [Chunk(kind, np.arange(len(data))) for kind, data in samples.items()]
+            with closing(LocalBackend(setup)) as backend:
                 return summary(by_name(list(samples), backend.evaluate(broadcast, chunks).result()))[0]
-            finally:
-                backend.close()
 
 
 def load(path: str | Path, overrides: Sequence[str] = (), *, trust: bool = False, **objects: Unpack[Objects]) -> Run:
@@ -235,19 +233,18 @@ def runs(path: str | Path = "runs", where: Sequence[str] = ()) -> pd.DataFrame:
     from raylfl.report.selection import select
     from raylfl.runtime.records.mirror import address
 
-    rows = []
-    for run in select(read_runs(path)[0], where):
-        rows.append(
-            {
-                "path": address(run.path),
-                "finished": run.finished,
-                "rounds_done": len(run.rounds),
-                "stopped_early": run.summary.get("stopped_early"),
-                **{k: json.dumps(v) if isinstance(v, (list, dict)) else v for k, v in flatten(run.config).items()},
-                **{f"final/{name}": value for name, value in run.summary.get("final", run.newest).items()},
-                **{f"best/{name}": value for name, value in run.summary.get("best", {}).items()},
-            }
-        )
+    rows = [
+        {
+            "path": address(run.path),
+            "finished": run.finished,
+            "rounds_done": len(run.rounds),
+            "stopped_early": run.summary.get("stopped_early"),
+            **{k: json.dumps(v) if isinstance(v, (list, dict)) else v for k, v in flatten(run.config).items()},
+            **{f"final/{name}": value for name, value in run.summary.get("final", run.newest).items()},
+            **{f"best/{name}": value for name, value in run.summary.get("best", {}).items()},
+        }
+        for run in select(read_runs(path)[0], where)
+    ]
     return _frame(rows, None, "raylfl.runs")
 
 

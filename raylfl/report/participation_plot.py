@@ -18,6 +18,9 @@ from raylfl.report.style import INK, MUTED, PALETTE, Drawing, rc
 
 IDLE, LOST, RECEIVED = 0, 1, 2  # entries of `states`
 _RECEIVED, _LOST = PALETTE[0], PALETTE[1]
+# of a legend in one line above the axes, where it hides no data
+ABOVE: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1.005, 0.995), "borderaxespad": 0.2}
+ABOVE |= {"ncols": 4, "fontsize": 7.5, "columnspacing": 0.9, "handletextpad": 0.4}
 MOST_NAMES = 24  # clients whose names fit beside the raster
 
 
@@ -78,13 +81,7 @@ def _raster(ax: Axes, table: Ints, first: int) -> None:
     if lost:
         handles.append(Patch(facecolor=_LOST, label=f"lost ({lost / sampled:.0%})"))
     handles.append(Patch(facecolor="white", edgecolor=MUTED, linewidth=0.7, label="idle"))
-    _legend_beside_title(ax, handles=handles, handlelength=1, handleheight=1)
-
-
-def _legend_beside_title(ax: Axes, **options: Any) -> None:
-    """Draws a one-line legend above the axes, where it hides no data."""
-    spot: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1.005, 0.995), "borderaxespad": 0.2}
-    ax.legend(ncols=4, fontsize=7.5, columnspacing=0.9, handletextpad=0.4, **spot, **options)
+    ax.legend(handles=handles, handlelength=1, handleheight=1, **ABOVE)
 
 
 def _frequency(ax: Axes, rows: Sequence[dict[str, Any]], count: int, nominal: Floats | None) -> None:
@@ -111,7 +108,7 @@ def _frequency(ax: Axes, rows: Sequence[dict[str, Any]], count: int, nominal: Fl
         ax.stairs(mean, edges, baseline=None, color=INK, linewidth=1.1, label="nominal")
         ax.scatter(place, seen[order], **dots)
         ax.set_xlabel("clients, by nominal frequency")
-        _legend_beside_title(ax, handlelength=1, markerscale=4 / size**0.5)
+        ax.legend(handlelength=1, markerscale=4 / size**0.5, **ABOVE)
     ax.set_xlim(-0.5 - 0.01 * count, count - 0.5 + 0.01 * count)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     ax.set_ylim(0, max(ax.get_ylim()[1], 1e-3))

@@ -40,19 +40,13 @@ class Net:
     weights: Floats
     directed: bool
 
-    @staticmethod
-    def of(matrix: Floats, directed: bool) -> Net:
-        """The graph of a mixing matrix of N nodes [N, N]: an edge from j to i for each nonzero matrix[i, j], i != j."""
-        targets, sources = np.nonzero(matrix - np.diag(np.diag(matrix)))
-        return Net(len(matrix), np.column_stack([sources, targets]), matrix[targets, sources], directed)
-
 
 @dataclass(frozen=True)
 class Shade:
     """Values of the N nodes, shown as colours; better values are lighter.
 
-    values: [N], nan for unknown ones. label: the label of the colour bar. higher: whether larger values are better.
-    percent: whether values are shown in per cent.
+    values: [N], nan for unknown ones, at least one known. label: the label of the colour bar. higher: whether larger
+    values are better. percent: whether values are shown in per cent.
     """
 
     values: Floats
@@ -64,7 +58,7 @@ class Shade:
         """The map from values to colours, logarithmic over a range of positive values beyond FAR (not in per cent)."""
         scaled = self.values * (100 if self.percent else 1)
         found = scaled[np.isfinite(scaled)]
-        low, high = (float(found.min()), float(found.max())) if len(found) else (0.0, 1.0)
+        low, high = float(found.min()), float(found.max())
         if low == high:
             low, high = low - 0.05 * abs(low or 1), high + 0.05 * abs(high or 1)
         far = not self.percent and low > 0 and high > FAR * low
@@ -77,8 +71,11 @@ class Shade:
 def topology_figure(matrix: Floats, name: str, directed: bool, title: str, said: Mapping[str, object]) -> Figure:
     """A figure of the graph of a mixing matrix [N, N], with widths by weights and the numbers `said` under the title.
 
-    name: the topology's name, which determines the positions of nodes.
+    It has an edge from j to i for each nonzero matrix[i, j], i != j. name: the topology's name, which determines the
+    positions of nodes.
     """
+    targets, sources = np.nonzero(matrix - np.diag(np.diag(matrix)))
+    net = Net(len(matrix), np.column_stack([sources, targets]), matrix[targets, sources], directed)
     with rc():
         figure = Drawing(figsize=(5.2, 5.6), layout="constrained")
         ax = figure.subplots()
@@ -86,7 +83,6 @@ def topology_figure(matrix: Floats, name: str, directed: bool, title: str, said:
         ax.set_title(title, loc="left", pad=24)
         line = ", ".join(f"{key} {f'{v:.3g}' if isinstance(v, float) else v}" for key, v in said.items())
         ax.text(0, 1.015, line, transform=ax.transAxes, color=MUTED, fontsize="small", va="bottom")
-        net = Net.of(matrix, directed)
         _draw(ax, net, places(net, name))
     return figure
 

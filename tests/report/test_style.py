@@ -2,7 +2,6 @@
 
 import re
 
-import pytest
 from matplotlib.figure import Figure
 
 from raylfl.algorithms import ALGORITHMS
@@ -30,27 +29,11 @@ def test_settings_of_a_method_share_its_colour_and_differ_in_dash(tmp_path):
     assert len({line.color for line in single}) == 2
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.12345, "0.1235"),
-        (1.2e-12, "1.2e-12"),
-        (12345.6, "12\u2009346"),
-        (float("nan"), "–"),
-        (3e8, "3e8"),
-        (float("inf"), "∞"),
-    ],
-)
-def test_numbers_are_short(value, text):
-    assert number(value) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(68, "68"), (68.46, "68.5"), (3549.2, "3549"), (12345, "12.3k"), (1.234e6, "1.23M"), (5e9, "5.00G")],
-)
-def test_counts_have_a_suffix(value, text):
-    assert count_text(value) == text
+def test_numbers_are_short_and_counts_have_a_suffix():
+    numbers = [0.12345, 1.2e-12, 12345.6, float("nan"), 3e8, float("inf")]
+    assert [number(value) for value in numbers] == ["0.1235", "1.2e-12", "12\u2009346", "–", "3e8", "∞"]
+    counts = [68, 68.46, 3549.2, 12345, 1.234e6, 5e9]
+    assert [count_text(value) for value in counts] == ["68", "68.5", "3549", "12.3k", "1.23M", "5.00G"]
 
 
 def test_spreads_are_written_like_their_means_accuracies_in_per_cent_and_divergence_by_name():

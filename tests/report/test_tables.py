@@ -77,7 +77,8 @@ def test_markdown_has_a_cell_for_every_column_and_the_best_in_bold(table):
     assert "**47.50" not in lines[2]
 
 
-def test_latex_is_booktabs_with_specials_escaped(table):
+def test_latex_is_booktabs_with_specials_escaped_fits_the_page_and_names_its_packages(table):
+    """Balanced groups and environments; a scaled box around the tabular, and wrapped texts where they are long."""
     text = to_latex(table)
     assert r"\toprule" in text
     assert r"\bottomrule" in text
@@ -86,10 +87,6 @@ def test_latex_is_booktabs_with_specials_escaped(table):
     rows = [line for line in text.splitlines() if line.endswith(r"\\")]
     assert {line.count("&") for line in rows} == {len(table.columns) - 1}
 
-
-def test_latex_fits_the_page_and_names_its_packages(table):
-    """Balanced groups and environments; a scaled box around the tabular, and wrapped texts where they are long."""
-    text = to_latex(table)
     assert text.startswith("% needs \\usepackage{booktabs,graphicx}\n")
     assert r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%" in text
     plain = text.replace(r"\{", "").replace(r"\}", "")
