@@ -12,6 +12,7 @@ from torch import nn
 import raylfl
 from raylfl.core.batches import BatchOrders
 from raylfl.errors import BadConfig
+from tests.runtime.measured import rounds_of
 from tests.runtime.tiny import OWNED, Points
 
 LOCAL = {"epochs": 2, "batch_size": 4, "accumulate": 2, "lr": 0.1}  # ten samples: batches 0 1, 2 | 3 4, 5 | ...
@@ -115,9 +116,9 @@ def start(tmp_path_factory):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_step_takes_the_mean_gradient_of_its_batches(runs, start, case):
+def test_a_step_takes_the_mean_gradient_of_its_batches(start, case):
     overrides, make_optimizer, options = CASES[case]
-    result = raylfl.run(CONFIG, [*runs, *overrides])
+    result = rounds_of(CONFIG, overrides)
     params, loss = loop(copy.deepcopy(start), make_optimizer, **options)
     torch.testing.assert_close(result.params, params, rtol=1e-10, atol=1e-12)
     last = result.metrics[-1]
@@ -143,11 +144,10 @@ TWINS |= {"participation": {"name": "uniform", "size": 4}, "link": {"name": "ber
 
 
 @pytest.mark.parametrize("method", ["{name: scaffold, option: 1}", "fedaware"])
-def test_parts_of_a_step_have_the_run_of_batches_as_large_as_all_of_them(runs, method):
+def test_parts_of_a_step_have_the_run_of_batches_as_large_as_all_of_them(method):
     """Also where a method asks for the gradient of all samples; ten samples are four, four and two."""
     parts, large = (
-        raylfl.run(TWINS, [*runs, f"algorithm={method}", f"local.batch_size={4 // k}", f"local.accumulate={k}"])
-        for k in (2, 1)
+        rounds_of(TWINS, [f"algorithm={method}", f"local.batch_size={4 // k}", f"local.accumulate={k}"]) for k in (2, 1)
     )
     torch.testing.assert_close(parts.params, large.params, rtol=1e-9, atol=1e-11)
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import raylfl
 from benchmarks import gpu
 from raylfl.core.lane_steps import Kind, LaneSteps
 from raylfl.replay.proof import Schedule
 from tests.core.emulated_lanes import EmulatedLanes
+from tests.runtime.measured import rounds_of
 from tests.runtime.test_lanes import SAME_SIZES
 from tests.shares import also
 
@@ -36,7 +36,7 @@ class Counted(EmulatedLanes):
         return self.launch
 
 
-def calls_and_launches(runs, monkeypatch, steps, config):
+def calls_and_launches(monkeypatch, steps, config):
     """(Python calls in raylfl, torch operators, launches) of the third call of a run, whose graphs are known."""
     monkeypatch.setattr(Kind, "is_new", lambda kind, c: not kind.compared)
     monkeypatch.setattr(Schedule, "due", lambda *args: False)
@@ -63,7 +63,7 @@ def calls_and_launches(runs, monkeypatch, steps, config):
     lanes = Counted()
     monkeypatch.setattr("raylfl.runtime.workers.forms.lanes_of", lambda device: lanes)
     fixed = ["runtime.backend=local", "runtime.micro_cohort=8", SAME_SIZES, "runtime.vectorize=never", "rounds=4"]
-    raylfl.run(config, [*runs, *fixed, f"local.steps={steps}", "local.batch_size=2", "participation.size=3"])
+    rounds_of(config, [*fixed, f"local.steps={steps}", "local.batch_size=2", "participation.size=3"])
     return counted[-1]
 
 
@@ -85,10 +85,10 @@ class Operators(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("name", ["W1", also("W2"), "W3", also("pfl"), also("ResNet-18")])
-def test_a_captured_step_is_one_launch_and_nothing_else(runs, monkeypatch, name):
+def test_a_captured_step_is_one_launch_and_nothing_else(monkeypatch, name):
     """More steps add launches only: no operator outside graphs, so no copy and no wait, and at most 60 Python calls."""
     workload = replace(gpu.SPEED[name], clients=8, samples=8 * 6)
-    few, many = (calls_and_launches(runs, monkeypatch, k, workload.config(4)) for k in (2, 5))
+    few, many = (calls_and_launches(monkeypatch, k, workload.config(4)) for k in (2, 5))
     steps = many[2] - few[2]
     assert steps == 3  # of three clients at once
     views = 3 * steps  # of the losses of each step

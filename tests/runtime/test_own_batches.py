@@ -14,6 +14,7 @@ import raylfl
 from raylfl.core.vectorized import VectorizedOracle
 from raylfl.runtime import inprocess
 from raylfl.testing.runs import RandomWorkers, carry_out, outcome
+from tests.runtime.measured import rounds_of
 from tests.runtime.plain import fedavg
 from tests.runtime.tiny import OWNED, Points
 from tests.shares import one_in
@@ -69,8 +70,8 @@ FORMS = ["vectorize=never", "vectorize=auto", "vectorize=always", "step=autograd
 
 
 @pytest.mark.parametrize(("way", "conv", "runtime"), one_in(5, [(*step, form) for step in STEPS for form in FORMS]))
-def test_every_step_has_a_batch_of_its_own(runs, initial, way, conv, runtime):
-    result, module, data = raylfl.run(config(way, conv, "full"), [*runs, f"runtime.{runtime}"]), initial(conv), Points()
+def test_every_step_has_a_batch_of_its_own(initial, way, conv, runtime):
+    result, module, data = rounds_of(config(way, conv, "full"), [f"runtime.{runtime}"]), initial(conv), Points()
     module.way = way
     batches = zip(data.x.chunk(6), data.targets.chunk(6), strict=True)
     expected = fedavg(module.train, nn.utils.parameters_to_vector(module.parameters()).detach(), [*batches], 2, 4)
@@ -90,7 +91,7 @@ def test_no_worker_sees_what_a_step_has_changed(tmp_path, vectorize, size):
 
 
 @pytest.mark.parametrize("step", ["auto", "autograd"])
-def test_a_comparison_has_the_batch_as_it_was_before_the_step(runs, step, monkeypatch):
+def test_a_comparison_has_the_batch_as_it_was_before_the_step(step, monkeypatch):
     """Clients together are compared with the reference again and again, after evaluations, too."""
     prove, samples, compared = VectorizedOracle._prove, {tuple(row) for row in Points().x.tolist()}, []
 
@@ -102,9 +103,7 @@ def test_a_comparison_has_the_batch_as_it_was_before_the_step(runs, step, monkey
     losses = {}
     for vectorize in ("always", "never"):
         given = [f"runtime={{backend: local, vectorize: {vectorize}, step: {step}}}", "rounds=5"]
-        losses[vectorize] = [
-            row["train/loss"] for row in raylfl.run(config("shift", False, 4), [*runs, *given]).metrics
-        ]
+        losses[vectorize] = [row["train/loss"] for row in rounds_of(config("shift", False, 4), given).metrics]
     assert len(compared) > 5
     assert all(compared)
     assert losses["always"] == pytest.approx(losses["never"], rel=1e-5)

@@ -17,6 +17,7 @@ import raylfl
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
 from raylfl.python.api import checked
+from tests.runtime.measured import rounds_of
 from tests.runtime.plain import fedavg
 from tests.shares import one_in
 
@@ -213,6 +214,10 @@ def trained(module):
     return [p for p in module.parameters() if p.requires_grad]
 
 
+def rounds(kind, vectorize, *options):
+    return rounds_of(config("fedavg", vectorize), options, model=kind, data=Rows)
+
+
 def run(kind, algorithm, vectorize, runs, *options):
     return raylfl.run(config(algorithm, vectorize), [*runs, *options], model=kind, data=Rows)
 
@@ -225,8 +230,8 @@ def run(kind, algorithm, vectorize, runs, *options):
         *one_in(3, [(kind, "never") for kind in KINDS[1:]]),
     ],
 )
-def test_fedavg_with_a_users_module_is_the_loop_written_out(runs, prepared, start, kind, vectorize):
-    found = run(kind, "fedavg", vectorize, runs)
+def test_fedavg_with_a_users_module_is_the_loop_written_out(prepared, start, kind, vectorize):
+    found = rounds(kind, vectorize)
     expected = fedavg(lambda: made(kind), start, prepared[1], steps=STEPS, trained=trained)
     torch.testing.assert_close(found.params, expected, rtol=2e-5, atol=2e-6)
     plain = fedavg(Net, start, prepared[1], steps=STEPS)
@@ -237,10 +242,9 @@ def test_fedavg_with_a_users_module_is_the_loop_written_out(runs, prepared, star
     ("kind", "vectorize"),
     [(Shared, "never"), (Shared, "always"), (MadeInSetup, "never"), (MadeInConfigure, "never")],
 )
-def test_layers_that_are_shared_or_made_late_get_the_gradients_of_all_their_uses(runs, prepared, kind, vectorize):
-    start = run(kind, "fedavg", vectorize, runs, "rounds=0").params
-    expected = fedavg(lambda: made(kind), start, prepared[1], steps=STEPS)
-    found = run(kind, "fedavg", vectorize, runs)
+def test_layers_that_are_shared_or_made_late_get_the_gradients_of_all_their_uses(prepared, kind, vectorize):
+    start, found = rounds(kind, vectorize, "rounds=0"), rounds(kind, vectorize)
+    expected = fedavg(lambda: made(kind), start.params, prepared[1], steps=STEPS)
     torch.testing.assert_close(found.params, expected, rtol=2e-5, atol=2e-6)
 
 
@@ -344,8 +348,8 @@ NUMBERED = [Base, Rest, Decorated, Weighted, Fifth, Tripled, LogsThird]
 @pytest.mark.parametrize(
     ("kind", "vectorize"), [*((kind, "auto") for kind in NUMBERED), *one_in(2, [(kind, "never") for kind in NUMBERED])]
 )
-def test_each_step_gets_its_number(runs, prepared, start, kind, vectorize):
-    found = run(kind, "fedavg", vectorize, runs)
+def test_each_step_gets_its_number(prepared, start, kind, vectorize):
+    found = rounds(kind, vectorize)
     torch.testing.assert_close(found.params, fedavg(kind, start, prepared[1], steps=STEPS), rtol=1e-5, atol=1e-6)
     if kind is LogsThird:
         assert all(abs(row["train/third"]) > 0 for row in found.metrics)
