@@ -1,16 +1,13 @@
-"""Runs through the public interface, replayed by the dense simulator from their participation.jsonl."""
+"""Runs in process, replayed by the dense simulator from their rows of participation.jsonl."""
 
 from __future__ import annotations
-
-import json
 
 import numpy as np
 import pytest
 
-import raylfl
 from tests import oracles
+from tests.runtime.measured import walk
 from tests.runtime.modules import Quadratics
-from tests.shares import also
 
 CLIENTS, DIM, ROUNDS, LR = 6, 3, 12, 0.05
 UNIFORM = ["participation.name=uniform", "participation.size=3"]
@@ -28,13 +25,13 @@ CASES = [  # the mathematics of all algorithms: tests/algorithms/test_oracle.py
     ("fedavg", {"aggregate": "mean"}, AVAILABLE),
     ("fedavg", {"aggregate": "weighted", "gamma": 0.7}, UNIFORM),
     ("fedavg", {"aggregate": "anonymous_importance"}, REPLACED),
-    also("fedavgm", {"beta": 0.9}, UNIFORM),
+    ("fedavgm", {"beta": 0.9}, UNIFORM),
     ("focus", {}, AVAILABLE),
     ("sfl", {"gamma": 0.5}, AVAILABLE),
-    also("scaffold", {"option": 1}, UNIFORM),
-    also("fednova", {}, AVAILABLE),
-    also("feddyn", {"alpha": 0.5}, AVAILABLE),
-    also("fedau", {"cutoff": 3}, AVAILABLE),
+    ("scaffold", {"option": 1}, UNIFORM),
+    ("fednova", {}, AVAILABLE),
+    ("feddyn", {"alpha": 0.5}, AVAILABLE),
+    ("fedau", {"cutoff": 3}, AVAILABLE),
     ("fedawe", {}, AVAILABLE),
     ("fedvarp", {"lost": "reuse"}, REPLACED),
     ("fedaware", {"alpha": 0.3, "normalize": True}, UNIFORM),
@@ -44,7 +41,7 @@ CASES = [  # the mathematics of all algorithms: tests/algorithms/test_oracle.py
 ]
 
 
-def configured(runs, name, options, overrides):
+def configured(name, options, overrides):
     config = {
         "dtype": "float64",
         "rounds": ROUNDS,
@@ -55,13 +52,12 @@ def configured(runs, name, options, overrides):
         "algorithm": {"name": name, **options},
         "runtime": {"backend": "local"},
     }
-    return raylfl.run(config, [*runs, *LOSSY, *UNEQUAL, *overrides])
+    return walk([*LOSSY, *UNEQUAL, *overrides], config)[1]
 
 
-def replayed(result, with_p):
+def replayed(rows, with_p):
     """The rounds of a run as the oracle reads them; q and K of all clients as LOSSY and UNEQUAL have them."""
     q = np.linspace(0.0, 0.4, CLIENTS).tolist()
-    rows = [json.loads(line) for line in (result.run_dir / "participation.jsonl").read_text().splitlines()]
     return [
         oracles.Round(
             row["round"], row["cohort"], row["draws"], row["received"], row["steps"], LR, q,
@@ -79,17 +75,17 @@ def over_all(row):
 
 
 @pytest.mark.parametrize(("name", "options", "participation"), CASES)
-def test_a_run_equals_the_oracle_on_its_own_trace(runs, name, options, participation):
-    result = configured(runs, name, options, participation)
+def test_a_run_equals_the_oracle_on_its_own_trace(name, options, participation):
+    run = configured(name, options, participation)
     data = Quadratics()
     problem = oracles.Quadratics(data.hessians, data.b, np.full(CLIENTS, 1 / CLIENTS), np.ones(CLIENTS, dtype=np.int64))
-    rounds = replayed(result, participation is REPLACED)
+    rounds = replayed([row for _, _, row, _ in run], participation is REPLACED)
     assert any(not all(r.received) for r in rounds)
     assert len({tuple(r.cohort) for r in rounds}) > 1
     history = oracles.simulate(name, problem, rounds, np.ones(DIM), **options)
     expected = np.array([problem_distance(problem, state["x"]) for state in history])
-    np.testing.assert_allclose([m["global/distance"] for m in result.metrics], expected, rtol=1e-9)
-    np.testing.assert_allclose(result.params.numpy(), history[-1]["x"], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose([metrics["global/distance"] for _, metrics, *_ in run], expected, rtol=1e-9)
+    np.testing.assert_allclose(run[-1][-1], history[-1]["x"], rtol=1e-10, atol=1e-12)
 
 
 def problem_distance(problem, x):

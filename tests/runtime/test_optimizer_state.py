@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -15,6 +13,7 @@ from raylfl.errors import BadConfig
 from raylfl.heterogeneity.partition.given import as_text
 from tests.oracles import moments
 from tests.runtime.faults import options_of
+from tests.runtime.measured import rounds_of, walk
 from tests.runtime.modules import Quadratics, Repeated
 from tests.runtime.tiny import PERFECT, Points
 from tests.shares import one_in
@@ -43,15 +42,14 @@ STATES = ["fresh", "kept", "averaged"]
 @pytest.mark.parametrize("algorithm", ["fedavg", "sfl"])
 @pytest.mark.parametrize(("state", "weights"), [*((state, "uniform") for state in STATES), ("averaged", "data_size")])
 @pytest.mark.parametrize("name", one_in(2, INNER))
-def test_a_run_is_the_oracles_with_lost_uploads_and_unequal_steps(runs, tmp_path, name, state, weights, algorithm):
+def test_a_run_is_the_oracles_with_lost_uploads_and_unequal_steps(tmp_path, name, state, weights, algorithm):
     """Client 0 has no data and takes no step; uploads are lost. The oracle replays the recorded rounds."""
     overrides, inner = INNER[name]
     (tmp_path / "partition.json").write_text(as_text(Repeated().client_indices))
     overrides = [*overrides, "partition.name=file", f"partition.path={tmp_path / 'partition.json'}"]
     state_keys = [f"local.optimizer_state={state}", f"weights={weights}"]
-    settings = [*runs, *overrides, *state_keys, f"algorithm.name={algorithm}"]
-    result, data = raylfl.run(QUADRATICS, settings), Repeated()
-    rows = [json.loads(line) for line in (result.run_dir / "participation.jsonl").read_text().splitlines()]
+    run, data = walk([*overrides, *state_keys, f"algorithm.name={algorithm}"], QUADRATICS)[1], Repeated()
+    rows = [row for _, _, row, _ in run]
     assert any(not all(row["received"]) for row in rows)
     history = moments.federated(
         lambda i, x: data.hessians[i] @ x - data.b[i],
@@ -62,7 +60,7 @@ def test_a_run_is_the_oracles_with_lost_uploads_and_unequal_steps(runs, tmp_path
         np.full(6, 1 / 6) if weights == "uniform" else np.arange(6) / 15,
         ring=algorithm == "sfl",
     )
-    np.testing.assert_allclose(result.params.numpy(), list(history)[-1], rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(run[-1][-1], list(history)[-1], rtol=1e-9, atol=1e-11)
 
 
 def test_the_preset_diloco_is_algorithm_1_of_its_paper(runs):
@@ -112,9 +110,9 @@ def test_one_client_that_keeps_its_moments_is_an_unbroken_run_of_the_modules_opt
     torch.testing.assert_close(result.params, params, rtol=1e-12, atol=1e-14)
 
 
-def costs(runs, algorithm, *overrides):
+def costs(algorithm, *overrides):
     config = {**LOCAL, "rounds": 1, "algorithm": options_of(algorithm), "participation": {"name": "uniform", "size": 3}}
-    metrics = raylfl.run(config, [*runs, "local.steps=2", "eval.every=0", *overrides]).metrics
+    metrics = rounds_of(config, ["local.steps=2", "eval.every=0", *overrides]).metrics
     floats = np.array([metrics[-1][f"cost/{name}_floats"] for name in ("uplink", "downlink", "peer")])
     return floats, sum(row["cohort/sampled"] for row in metrics)
 
@@ -126,21 +124,21 @@ WIDTH = 4 * 6 + 6 + 2 * 6 + 6 * 3 + 3  # of the tiny network, its BatchNorm incl
     "algorithm",
     one_in(2, ["fedavg", "centralized", "sfl", "fedvarp", "optimal_sampling", "local_only", "splitfed", "focus"]),
 )
-def test_kept_moments_cost_nothing_and_averaged_ones_travel_with_every_model(runs, algorithm):
+def test_kept_moments_cost_nothing_and_averaged_ones_travel_with_every_model(algorithm):
     cls = ALGORITHMS.get(algorithm).cls
-    plain, sampled = costs(runs, algorithm, "local.momentum=0.9")
-    kept, _ = costs(runs, algorithm, "local.momentum=0.9", "local.optimizer_state=kept")
+    plain, sampled = costs(algorithm, "local.momentum=0.9")
+    kept, _ = costs(algorithm, "local.momentum=0.9", "local.optimizer_state=kept")
     np.testing.assert_array_equal(kept, plain)
     averaged = ["local.momentum=0.9", "local.optimizer_state=averaged"]
     if "cut" in options_of(algorithm):
         with pytest.raises(BadConfig, match=r"averaged, but .* sends one half of the model only: use kept or fresh"):
-            costs(runs, algorithm, *averaged)
+            costs(algorithm, *averaged)
         return
     models = {"Alone": [0, 0, 0], "Ring": [1, 1, 2]}.get(type(cls.pattern).__name__, [sampled, sampled, 0])
     if cls().samples_by_norm:
         models[1] = 6  # all train
     more = WIDTH * np.array(models) * (not cls.own_step)
-    np.testing.assert_array_equal(costs(runs, algorithm, *averaged)[0], plain + more)
+    np.testing.assert_array_equal(costs(algorithm, *averaged)[0], plain + more)
 
 
 @pytest.mark.parametrize(

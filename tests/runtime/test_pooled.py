@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torch.utils.data import TensorDataset
 
-import raylfl
+from tests.runtime.measured import rounds_of
 
 SIZES = np.array([1, 2, 5, 12])
 STEPS, BATCH, ETA = 400, 10, 2.0**-20
@@ -40,7 +40,7 @@ class Linear(LightningModule):
 
 
 @pytest.mark.parametrize(("weights", "idle"), [("uniform", False), ("uniform", True), ("data_size", False)])
-def test_mini_batches_of_the_pooled_data_hold_each_client_by_its_weight(runs, tmp_path, weights, idle):
+def test_mini_batches_of_the_pooled_data_hold_each_client_by_its_weight(tmp_path, weights, idle):
     """The weight of a client without samples is shared by the others in proportion to theirs."""
     owned = [owner.tolist() for owner in Owners().client_indices]
     (tmp_path / "partition.json").write_text(json.dumps({str(i): at for i, at in enumerate([*owned, []])}))
@@ -54,7 +54,7 @@ def test_mini_batches_of_the_pooled_data_hold_each_client_by_its_weight(runs, tm
         "local": {"steps": STEPS, "batch_size": BATCH, "lr": ETA},
         "runtime": {"backend": "local"},
     }
-    shares = raylfl.run(config, [*runs, f"weights={weights}"]).params.numpy() / (ETA * STEPS)
+    shares = rounds_of(config, [f"weights={weights}"]).params.numpy() / (ETA * STEPS)
     w = np.full(4, 0.25) if weights == "uniform" else SIZES / 20
     assert shares.sum() == pytest.approx(1)
     assert (abs(shares - w) < 5 * np.sqrt(w * (1 - w) / (STEPS * BATCH))).all()  # standard errors

@@ -13,6 +13,7 @@ import raylfl
 from raylfl.errors import BadConfig, NonFinite
 from raylfl.runtime import session
 from tests.runtime.faults import outcome
+from tests.runtime.measured import rounds_of
 from tests.runtime.modules import Quadratics
 from tests.runtime.tiny import OWNED, TINY, Points
 from tests.shares import one_in
@@ -56,8 +57,8 @@ def scheduled(name):
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_local_rates_follow_the_closed_form_of_the_schedule_in_every_round_and_step(runs, name):
-    result, data, x = run(QUADRATICS, runs, scheduled(name)), Quadratics(), np.ones(3)
+def test_local_rates_follow_the_closed_form_of_the_schedule_in_every_round_and_step(name):
+    result, data, x = rounds_of(QUADRATICS, [scheduled(name)]), Quadratics(), np.ones(3)
     for r in range(6):
         ends = np.tile(x, (6, 1))
         for t in range(3):
@@ -70,10 +71,10 @@ def test_local_rates_follow_the_closed_form_of_the_schedule_in_every_round_and_s
 @pytest.mark.parametrize(
     ("name", "algorithm"), one_in(3, [(name, algorithm) for name in SCHEDULES for algorithm in ("kgt", "led")])
 )
-def test_graph_methods_divide_by_the_sum_of_the_learning_rates_of_the_steps(runs, name, algorithm):
+def test_graph_methods_divide_by_the_sum_of_the_learning_rates_of_the_steps(name, algorithm):
     """On the complete graph W = 11'/N: K-GT's z is a mean of directions, and LED subtracts e once in K steps."""
     given = [f"algorithm.name={algorithm}", scheduled(name), "topology.name=complete"]
-    result = run(QUADRATICS, runs, *given, *(["algorithm.lazy=false"] if algorithm == "led" else []))
+    result = rounds_of(QUADRATICS, [*given, *(["algorithm.lazy=false"] if algorithm == "led" else [])])
     data, rows, duals = Quadratics(), np.ones((6, 3)), np.zeros((6, 3))
     for r in range(6):
         rates = [0.1 * SCHEDULES[name](r, t) for t in range(3)]
@@ -92,10 +93,10 @@ def test_graph_methods_divide_by_the_sum_of_the_learning_rates_of_the_steps(runs
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "focus", "sfl"])
-def test_buffers_that_stay_with_the_clients_are_neither_sent_nor_counted(runs, algorithm):
+def test_buffers_that_stay_with_the_clients_are_neither_sent_nor_counted(algorithm):
     """BatchNorm over six units has a mean and a variance of each; how many batches it saw stays where it is."""
     config = {**TINY, "rounds": 2, "algorithm": {"name": algorithm}}
-    both = [run(config, runs, f"local.buffers={kind}").metrics[-1] for kind in ("average", "local")]
+    both = [rounds_of(config, [f"local.buffers={kind}"]).metrics[-1] for kind in ("average", "local")]
     for way in ("uplink", "downlink", "peer"):
         averaged, local = (row[f"cost/{way}_floats"] for row in both)
         hops = local / 63
@@ -232,21 +233,21 @@ WORLD += ["local.steps=2", "local.batch_size=4", "eval.every=0", "runtime.backen
 
 
 @pytest.mark.parametrize(("whole", "split"), [("sfl", "ssl"), ("fedavg", "splitfed")])
-def test_a_cut_model_takes_the_trajectory_of_the_whole_one(runs, whole, split):
+def test_a_cut_model_takes_the_trajectory_of_the_whole_one(whole, split):
     world = [*WORLD, "model.name=lenet5"]
-    together = raylfl.run("digits", [*runs, *world, f"algorithm.name={whole}"])
-    apart = raylfl.run("digits", [*runs, *world, f"algorithm.name={split}", "algorithm.cut=layers.pool1"])
+    together = rounds_of("digits", [*world, f"algorithm.name={whole}"])
+    apart = rounds_of("digits", [*world, f"algorithm.name={split}", "algorithm.cut=layers.pool1"])
     assert torch.equal(together.params, apart.params)
     assert apart.metrics[-1]["cost/uplink_floats"] != together.metrics[-1]["cost/uplink_floats"]
 
 
-def test_what_passes_the_cut_does_not_depend_on_how_the_gradient_is_taken(runs):
+def test_what_passes_the_cut_does_not_depend_on_how_the_gradient_is_taken():
     """The gradient is computed by matrix products with the batch last, by kernels, and by autograd."""
     ways = [["runtime.layout=batch_last"], ["runtime.layout=channels_last"], []]
     models = ["model.name=lenet5"] * 2 + ["model.class_path=tests.runtime.modules.Plain"]
     cut, rows = ["algorithm.name=ssl", "algorithm.cut=layers.pool1"], []
     for way, model in zip(ways, models, strict=True):
-        result = raylfl.run("digits", [*runs, *WORLD, *cut, model, *way])
+        result = rounds_of("digits", [*WORLD, *cut, model, *way])
         rows.append({k: v for k, v in result.metrics[-1].items() if k.startswith("cost/")})
     assert rows[0] == rows[1] == rows[2]
     assert rows[0]["cost/uplink_floats"] > 0
