@@ -56,7 +56,7 @@ class Actor:
         self.run = SimpleNamespace(options=lambda num_returns: SimpleNamespace(remote=self.work))
 
     def work(self, shared: Any, work: bytes, start: Any) -> Reference:
-        return Reference([TaskResult(ClientReports.of(task.clients, finite=True)) for task in pickle.loads(work)[0]])
+        return Reference([TaskResult(ClientReports.of(task.clients)) for task in pickle.loads(work)[0]])
 
 
 def round_of(workers: int) -> dict[str, Any]:

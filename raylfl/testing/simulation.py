@@ -86,7 +86,7 @@ class FunctionBackend(InProcess):
             {name: values[k : k + 1].clone() for name, values in result.client_state.items()}
             for k in range(len(task.clients))
         ]
-        return TaskResult(ClientReports.of(task.clients, finite=True), result.uploads, states)
+        return TaskResult(ClientReports.of(task.clients), result.uploads, states)
 
 
 class RecordedRounds(Planner):

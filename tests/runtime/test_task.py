@@ -32,7 +32,7 @@ PLAIN, QUICK = GradientMode("autograd", "it was asked for"), GradientMode("recor
 
 def reports(clients, **changes):
     """Reports whose loss is ten times the client, with one logged value."""
-    made = ClientReports.of(clients, loss=np.array(clients) * 10.0, gradients=3, finite=True)
+    made = ClientReports.of(clients, loss=np.array(clients) * 10.0, gradients=3)
     made.logged = {"a": np.array(clients) + 0.5}
     made.ways = Counter({PLAIN: len(clients)})
     for name, value in changes.items():
@@ -98,7 +98,7 @@ def test_the_uploads_of_halves_are_joined_on_the_host(monkeypatch):
     one, on_host = np.ones(1), []
 
     def run(half, broadcast, states):
-        reports = ClientReports.of(half.clients, loss=one, last_loss=one, gradients=one, finite=one)
+        reports = ClientReports.of(half.clients, loss=one, last_loss=one, gradients=one)
         return TaskResult(reports, {"update": torch.full((1, 2), float(half.clients[0]))})
 
     def to_host(uploads):

@@ -107,8 +107,8 @@ class Dispatch(ABC):
             else:
                 last = last if np.isfinite(last) else last_loss
                 loss = f"last finite loss {last:.6g}" if np.isfinite(last) else "no loss was finite so far"
-                what = f"; not finite: {reports.reasons[client]}" if client in reports.reasons else ""
-                text = f"client {client} sent a non-finite update in round {r.index}; {loss}{what}"
+                what = f"not finite: {reports.reasons[client]}"
+                text = f"client {client} sent a non-finite update in round {r.index}; {loss}; {what}"
                 if self.runtime.on_nonfinite == "fail":
                     raise NonFinite(f"{text} (lower local.lr, set local.clip_norm, or runtime.on_nonfinite=drop)")
             events.append(text)

@@ -11,8 +11,8 @@ from raylfl.core.reduce import finite_rows
 from raylfl.experiment.parts import BUFFERS
 
 
-def not_finite(flat: FlatModule, before: Tensor, result: LocalResult, squares: Floats | None) -> list[str | None]:
-    """What is not finite in the losses and uploads of each client [C]; None if everything is.
+def not_finite(flat: FlatModule, before: Tensor, result: LocalResult, squares: Floats | None) -> dict[int, str]:
+    """What is not finite in the loss or an upload, by the row of its client; empty if everything is finite.
 
     flat: the module. before: its buffers at the start of the local work, rows [C, b]. An entry of a buffer that was not
     finite before and has not changed, as in a mask of -inf, counts as finite. A client without local steps needs no
@@ -20,7 +20,7 @@ def not_finite(flat: FlatModule, before: Tensor, result: LocalResult, squares: F
     """
     tally = result.tally
     good = np.isfinite(tally.losses) | np.isnan(tally.last_losses) & (tally.gradients == 0)
-    reasons: list[str | None] = [None] * len(good)
+    reasons = dict[int, str]()
     for name, rows in result.uploads.items():
         if name == "update" and squares is not None and np.isfinite(squares).all():
             continue
@@ -28,8 +28,8 @@ def not_finite(flat: FlatModule, before: Tensor, result: LocalResult, squares: F
         if name == BUFFERS and not bool(finite.all()):
             finite = ~_lost(rows, before).any(dim=1)
         for k in np.flatnonzero(~finite.cpu().numpy()).tolist():
-            reasons[k] = reasons[k] or _entry(flat, name, rows[k], before[k])
-    return [reason or (None if fine else "the loss") for reason, fine in zip(reasons, good.tolist(), strict=True)]
+            reasons.setdefault(k, _entry(flat, name, rows[k], before[k]))
+    return dict.fromkeys(np.flatnonzero(~good).tolist(), "the loss") | reasons
 
 
 def _entry(flat: FlatModule, name: str, row: Tensor, before: Tensor) -> str:

@@ -113,7 +113,6 @@ REPORT = np.dtype(
         ("last_loss", np.float64),  # the last finite loss
         ("gradients", np.int64),  # sample gradients computed
         ("square", np.float64),  # |U_i|^2, by `square_norms`; 0 if its upload has no update
-        ("finite", np.bool_),  # whether its work succeeded with finite results only
     ]
 )
 
@@ -175,7 +174,7 @@ class ClientReports:
     @property
     def bad(self) -> np.ndarray:
         """The rows (of dtype `REPORT`) of clients that failed or returned non-finite values."""
-        rows: np.ndarray = self.rows[~self.rows["finite"]]
+        rows: np.ndarray = self.rows[np.isin(self.rows["client"], [*self.errors, *self.reasons])]
         return rows
 
     def squares(self, clients: Ints) -> Floats:

@@ -297,16 +297,15 @@ class Worker:
         """
         uploads, tally, plan = result.uploads, result.tally, task.sums
         squares = None if norms is None else from_blocks(norms)
-        finite = not_finite(self.flat, buffers, result, squares)
         reports = ClientReports.of(
             task.clients,
             loss=tally.losses,
             last_loss=tally.last_losses,
             gradients=tally.gradients,
             square=0.0 if squares is None else squares,
-            finite=[reason is None for reason in finite],
         )
-        reports.reasons = {c: reason for c, reason in zip(task.clients, finite, strict=True) if reason}
+        reasons = not_finite(self.flat, buffers, result, squares)
+        reports.reasons = {task.clients[k]: reason for k, reason in reasons.items()}
         reports.logged = logged if tally.drift is None else logged | {LOCAL_DRIFT: tally.drift}
         reports.ways = ways
         # the worker adds up the uploads that the plan replaces
