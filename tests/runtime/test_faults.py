@@ -318,7 +318,6 @@ def test_one_client_too_big_for_the_gpu_is_reported_with_the_measured_peak(runs,
         raise torch.OutOfMemoryError("tried to allocate 80 GiB")
 
     monkeypatch.setattr(Worker, "_solve", full)
-    with pytest.raises(
-        ClientFailed, match=r"GPU out of memory: this worker's peak was .* GiB \(lower local.batch_size"
-    ):
-        run(PERFECT, runs)
+    words = r"GPU out of memory: this worker's peak was .* GiB \(lower local.batch_size"
+    with pytest.raises(ClientFailed, match=words):
+        run(PERFECT, runs, "runtime.client_retries=0", "num_clients=2")
