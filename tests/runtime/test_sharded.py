@@ -18,11 +18,10 @@ from raylfl.config.load import load_config
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.experiment.assemble import assemble
 from raylfl.runtime.ray.resources import bundle_of, workers_that_fit
-from raylfl.runtime.round.loop import Federation
-from raylfl.runtime.workers.backend import LocalBackend
 from raylfl.runtime.workers.sharded import ShardedModule, make_sharded
 from tests.runtime.clusters import QUIET, SMALL, lean_ray
 from tests.runtime.faults import alive, log_of, outcome, wait_until
+from tests.runtime.measured import rounds_of
 from tests.runtime.plain import fedavg
 from tests.runtime.sharded_modules import Hooked
 from tests.runtime.tiny import OWNED, TINY, Points
@@ -78,18 +77,12 @@ def test_a_sharded_client_has_the_results_of_a_whole_one(runs, by, algorithm):
 
 @pytest.mark.parametrize("by", ["fully_shard", also("parallelize_module")])
 def test_fedavg_with_sharded_clients_is_a_loop_of_plain_torch(runs, by):
-    experiment = assemble(load_config(WORLD, [*FULL, *model(by=by), "algorithm.name=fedavg", TWO]))
-    backend = LocalBackend(experiment.setup)
-    try:
-        federation = Federation.of(experiment, backend)
-        list(federation.rounds(WORLD["rounds"]))
-    finally:
-        backend.close()
+    result = rounds_of(WORLD, [*FULL, *model(by=by), "algorithm.name=fedavg", TWO])
     start = raylfl.run(WORLD, [*runs, *model(by="nothing"), "rounds=0"])
     points = Points(owners=6)
     batches = [(points.x[shard].double(), points.targets[shard]) for shard in points.client_indices]
     expected = fedavg(start.module.double, start.params, batches, lr=0.05)
-    torch.testing.assert_close(federation.state.server["x"], expected, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(result.params, expected, rtol=1e-12, atol=1e-14)
     assert not children()
 
 
