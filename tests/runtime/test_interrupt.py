@@ -6,6 +6,8 @@ import os
 import re
 import shlex
 import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +15,7 @@ import yaml
 from ray.exceptions import ActorDiedError
 
 import raylfl
+from raylfl.cli import main
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.errors import RaylflError
 from raylfl.runtime.ray import cluster as ray_cluster
@@ -63,16 +66,28 @@ def check_that_it_resumes(folder, err):
     assert outcome(resumed.run_dir) == outcome(clean.run_dir)
 
 
-def test_sigterm_ends_a_local_run_after_its_round_with_a_checkpoint(command, config, tmp_path):
-    process, folder = command("run", str(config)), tmp_path / "runs" / "tiny" / "it"
-    wait_for_rounds(process, folder, 3)
-    processes = family(process)
-    process.terminate()
-    code, _, err = finished(process)
-    assert code == 1
+def interrupted(there, numbers, *arguments):
+    """The exit code of a command in this process, which gets these signals, a second apart, once `there()` is true."""
+
+    def strike():
+        wait_until(there, "moment of the signal")
+        for number in numbers:
+            os.kill(os.getpid(), number)
+            time.sleep(1.0)
+
+    with ThreadPoolExecutor(1) as other:
+        struck = other.submit(strike)
+        code = main(["run", *arguments])
+        struck.result()
+    return code
+
+
+def test_sigterm_ends_a_local_run_after_its_round_with_a_checkpoint(config, tmp_path, capfd):
+    folder = tmp_path / "runs" / "tiny" / "it"
+    assert interrupted(lambda: rounds_of(folder) >= 3, [signal.SIGTERM], str(config)) == 1
+    err = capfd.readouterr().err
     assert len(err.strip().splitlines()) == 2
     assert "Traceback" not in err
-    assert alive(processes) == []
     check_that_it_resumes(folder, err)
 
 
@@ -169,16 +184,13 @@ def test_news_of_workers_that_was_requested_in_a_long_round_is_printed_when_the_
     assert capfd.readouterr().err == "raylfl: worker 2 was lost\n"
 
 
-def test_a_second_ctrl_c_ends_at_once_even_in_a_hanging_client(command, tmp_path, config):
+def test_a_second_ctrl_c_ends_at_once_even_in_a_hanging_client(tmp_path, config, capfd):
     hanging = ["model={class_path: tests.runtime.tiny.Cursed, init_args: {hangs: 13}}", "participation.name=full"]
-    process, folder = command("run", str(config), *hanging), tmp_path / "runs" / "tiny" / "it"
-    log = folder / "log.txt"
-    wait_until(lambda: log.exists() and "rounds on local" in log.read_text(), "first round")
-    os.killpg(process.pid, signal.SIGINT)
-    assert "stopping after this round" in process.stderr.readline()
-    os.killpg(process.pid, signal.SIGINT)
-    code, _, err = finished(process)
-    assert code == 1
+    folder, log = tmp_path / "runs" / "tiny" / "it", tmp_path / "runs" / "tiny" / "it" / "log.txt"
+    begun = lambda: log.exists() and "rounds on local" in log.read_text()  # noqa: E731
+    assert interrupted(begun, [signal.SIGINT] * 2, str(config), *hanging) == 1
+    err = capfd.readouterr().err
+    assert "stopping after this round" in err
     assert f"interrupted\nraylfl: raylfl resume {folder} continues it" in err
 
 
