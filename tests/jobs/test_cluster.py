@@ -7,10 +7,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 
@@ -18,6 +16,7 @@ import raylfl
 from raylfl.cli.doctor import free_ports
 from tests.docs.pages import carry_out
 from tests.runtime.clusters import PATIENT
+from tests.runtime.faults import end, wait_until
 from tests.test_cli import TIME
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,14 +50,7 @@ def cluster():
             nodes.append(node(home / f"{k}.log", environment, others, {**joins, "temp-dir": home / str(k)}))
         yield {**environment, "RAYLFL_RUNS": str(home / "raylfl-runs")}
     finally:
-        family = [p for n in nodes for p in (*psutil.Process(n.pid).children(recursive=True), psutil.Process(n.pid))]
-        for n in reversed(nodes):
-            n.terminate()
-        _, alive = psutil.wait_procs(family, timeout=60)
-        for process in alive:
-            process.kill()
-        for n in nodes:
-            n.wait()
+        end(nodes)
         shutil.rmtree(home, ignore_errors=True)
 
 
@@ -78,16 +70,9 @@ def node(log, environment, ports, options):
             [RAY, "start", *head, "--block", *(f"--{k}={v}" for k, v in options.items())],
             env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
-    until(lambda: "Ray runtime started" in log.read_text() or started.poll() is not None, 300)
+    wait_until(lambda: "Ray runtime started" in log.read_text() or started.poll() is not None, "Ray", 300)
     assert started.poll() is None, log.read_text()
     return started
-
-
-def until(condition, seconds):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 def ray(environment, *arguments, folder=ROOT):
@@ -111,25 +96,33 @@ def log_of(environment, job):
 
 @pytest.mark.timeout(1200)
 def test_the_tutorial_leads_from_a_folder_to_a_job_that_continues_after_a_stop(cluster, tmp_path, monkeypatch):
-    """Its `console` blocks are the fixture's cluster. The stopped run has the bits of an undisturbed one."""
+    """Its `console` blocks are the fixture's cluster. The stopped run has the bits of an undisturbed one.
+
+    After the stop 50 rounds are left of the 1000, from which the run could not have ended before the stop.
+    """
     run, job = Path(cluster["RAYLFL_RUNS"]) / "digits" / "first", f"one-{secrets.token_hex(4)}"
     shutil.rmtree(run, ignore_errors=True)  # of an earlier attempt
 
     def shell(words):
         words = [job if word == "one" else word for word in words]
         if words[:3] == ["ray", "job", "logs"]:  # the reader waits for the first rounds
-            until(lambda: " round " in log_of(cluster, job), 600)
+            wait_until(lambda: " round " in log_of(cluster, job), "first rounds", 600)
         done = subprocess.run(words, cwd=tmp_path, env=cluster, capture_output=True, text=True, check=False)
         if words[:3] == ["ray", "job", "stop"]:
             assert not (run / "summary.json").exists()
             said.append(log_of(cluster, job))
-        return done.returncode, re.sub(r"\x1b\[[0-9;]*m", "", done.stdout + done.stderr)  # without Ray's colours
+            (stop,) = re.findall(rf"raylfl: stopped before round (\d+): raylfl resume {run}", said[0])
+            left.append(str(min(int(stop) + 50, 1000)))
+            for file in (tmp_path / "mine.yaml", run / "config.yaml"):
+                file.write_text(file.read_text().replace("rounds: 1000", f"rounds: {left[0]}"))
+        text = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout + done.stderr)  # without Ray's colours
+        return done.returncode, re.sub(rf"\b{left[0]}\b", "1000", text) if left else text
 
-    said = []
+    said, left = [], []
     assert carry_out(ROOT / "docs/tutorials/cluster.md", tmp_path, shell, ("sh",)) == 2
-    (stop,) = re.findall(rf"raylfl: stopped before round (\d+): raylfl resume {run}", said[0])
     assert "\r" not in said[0]  # plain lines, no bars
     assert re.search(rf"^{TIME} round \d+/1000  train ", said[0], re.MULTILINE)
+    stop = re.search(r"stopped before round (\d+)", said[0])[1]
     assert f"resumed at round {stop}" in (run / "log.txt").read_text()
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

@@ -10,18 +10,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 import torch
 
 import raylfl
 from tests.jobs import far_node
 from tests.runtime.clusters import PATIENT
+from tests.runtime.faults import end, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 RAY = str(Path(sys.executable).with_name("ray"))
@@ -80,15 +79,6 @@ def namespaces():
     made.close()
 
 
-def ended(process):
-    family = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
-    process.terminate()
-    _, alive = psutil.wait_procs(family, timeout=60)
-    for child in alive:
-        child.kill()
-    process.wait()
-
-
 @pytest.fixture
 def environment(namespaces, tmp_path):
     """The environment variables of a process that joins a Ray on both nodes."""
@@ -105,12 +95,9 @@ def environment(namespaces, tmp_path):
             log = home / f"{side}.log"
             with open(log, "w") as out:
                 node = namespaces.start(side, [RAY, "start", *own, *common], variables, stdout=out, stderr=out)
-            stack.callback(ended, node)
-            deadline = time.monotonic() + 120
-            while "Ray runtime started" not in log.read_text():
-                assert time.monotonic() < deadline, log.read_text()
-                assert node.poll() is None, log.read_text()
-                time.sleep(0.2)
+            stack.callback(end, [node])
+            wait_until(lambda log=log, node=node: "Ray runtime started" in log.read_text() or node.poll(), "Ray", 120)
+            assert node.poll() is None, log.read_text()
         yield variables
 
 

@@ -74,6 +74,17 @@ def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
     return [parent, *parent.children(recursive=True)]
 
 
+def end(processes: list[subprocess.Popen[str]]) -> None:
+    """Ends processes, the newest first, and their descendants."""
+    children = [child for process in processes if process.poll() is None for child in family(process)[1:]]
+    for process in reversed(processes):
+        process.terminate()
+    for child in psutil.wait_procs(children, timeout=60)[1]:
+        child.kill()
+    for process in processes:
+        process.wait()
+
+
 def actors(name: str, below: int | None = None) -> list[psutil.Process]:
     """The processes that run such actors below this process, or another; no other process of this machine."""
     found = []
