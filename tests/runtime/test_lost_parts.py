@@ -250,7 +250,6 @@ def test_a_worker_that_dies_each_time_it_starts_ends_the_run(start):
 @pytest.mark.parametrize(
     ("kind", "lack", "error", "words"),
     [
-        (Lacking, "raylfl.nowhere", RaylflError, "the cluster's Python lacks the package raylfl.nowhere: install it"),
         (Lacking, "elsewhere", RaylflError, "No module named 'elsewhere' in the cluster's Python"),
         (
             Differing,

@@ -28,7 +28,7 @@ from tests.runtime.clusters import QUIET, SMALL, lean_ray
 from tests.runtime.faults import actors, carry_out, killed, log_of, options_of, outcome, strike, wait_until
 from tests.runtime.test_evaluation import LOGGED
 from tests.runtime.test_run import DIGITS
-from tests.runtime.tiny import TINY
+from tests.runtime.tiny import ONE_BY_ONE, TINY
 from tests.runtime.veterans import Veteran
 from tests.shares import also
 
@@ -74,7 +74,7 @@ def test_runs_on_ray_that_are_compared_share_their_actors_and_have_the_bits_of_l
 @pytest.fixture(scope="module")
 def veterans(cluster):
     """Workers that serve one experiment after another, because starting their processes is slow."""
-    actors = [ray.remote(Veteran).options(num_cpus=0, max_restarts=-1).remote() for _ in range(4)]
+    actors = [ray.remote(Veteran).options(num_cpus=0, max_restarts=-1).remote() for _ in range(3)]
     yield actors
     for actor in actors:
         ray.kill(actor)
@@ -134,14 +134,14 @@ def one_of_each_kind():
 
 
 @pytest.mark.parametrize(("algorithm", "one_by_one"), list(one_of_each_kind()))
-def test_every_algorithm_gives_the_same_bits_with_1_and_4_workers(veterans, tmp_path, algorithm, one_by_one):
+def test_every_algorithm_gives_the_same_bits_with_1_and_3_workers(veterans, tmp_path, algorithm, one_by_one):
     """The runs are in process and on Ray's workers, which take random times and so end in random order."""
     model = {"class_path": "tests.runtime.tiny.Dawdling"}  # with BatchNorm
     config = {**TINY, "algorithm": options_of(algorithm), "model": model, "rounds": 3, "num_clients": 12}
     config |= {"participation": {"name": "uniform", "size": 8}, "eval": {"every": 2, "global": True, "batch_size": 5}}
-    config["runtime"] = {**TINY.get("runtime", {}), "vectorize": "never" if one_by_one else "auto"}
+    config["runtime"] = {**ONE_BY_ONE["runtime"], "vectorize": "never" if one_by_one else "auto"}
     carry_out(config, tmp_path / "here")
-    for workers in (1, 4):
+    for workers in (1, 3):
         carry_out(config, tmp_path / str(workers), rows=session_on(veterans[:workers]))
         assert outcome(tmp_path / str(workers)) == outcome(tmp_path / "here")
 
@@ -287,14 +287,11 @@ def config_of(algorithm, **options):
 
 
 @pytest.mark.parametrize(("algorithm", "summed"), [("scaffold", True), also("fedaware", False)])
-@pytest.mark.parametrize("placement", ["shared", "pinned"])
-def test_runs_have_the_bits_of_one_process_with_2_and_3_workers(
-    veterans, joins, tmp_path, algorithm, summed, placement
-):
+def test_runs_have_the_bits_of_one_process_with_2_and_3_workers(veterans, joins, tmp_path, algorithm, summed):
     """Random cohorts, lost uploads, BatchNorm's buffers; `eval.every` reads rows of no round."""
     config = config_of(algorithm)
     carry_out(config, tmp_path / "here")
-    for count in (2, 3):
+    for count, placement in ((2, "pinned"), (3, "shared")):
         overrides = [f"runtime.placement={placement}"]
         carry_out(config, tmp_path / str(count), overrides, rows=session_on(veterans[:count]))
         assert outcome(tmp_path / str(count)) == outcome(tmp_path / "here")
