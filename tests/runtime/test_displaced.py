@@ -130,15 +130,11 @@ def test_a_link_out_of_the_directory_is_refused_before_anything_is_written(finis
     assert after == before
 
 
-def test_links_within_the_directory_are_used(finished):
+def test_links_within_the_directory_and_to_it_are_used(finished, tmp_path):
     """wandb makes such links."""
     (finished / "wandb").mkdir()
     (finished / "wandb" / "latest").symlink_to("run-1")
     (finished / "notes").symlink_to(finished / "log.txt")
-    assert len(raylfl.resume(finished, ["rounds=3"]).metrics) == 3
-
-
-def test_a_directory_that_is_reached_by_a_link_is_used(finished, tmp_path):
     (tmp_path / "short").symlink_to(finished)
     assert len(raylfl.resume(tmp_path / "short", ["rounds=3"]).metrics) == 3
 
@@ -166,19 +162,7 @@ def test_a_report_over_hard_links_leaves_the_other_files_as_they_are(finished, t
     assert (copy / "index.html").read_text() != "changed in both"
 
 
-def test_two_directories_with_one_lock_file_are_locked_apart(finished, tmp_path):
-    copy = Path(shutil.copytree(finished, tmp_path / "copy", copy_function=os.link))
-    first = RunDirectory(copy).open("raylfl first")
-    second = RunDirectory(finished).open("raylfl second")
-    assert [(folder / ".lock").read_text() for folder in (copy, finished)] == ["raylfl first", "raylfl second"]
-    with pytest.raises(BadConfig, match=r"in use by another process \(raylfl first\)"):
-        RunDirectory(copy).open("raylfl third")
-    assert (copy / ".lock").read_text() == "raylfl first"
-    first.close()
-    second.close()
-
-
-def test_a_lock_that_is_held_is_not_replaced_because_of_a_copy(finished, tmp_path):
+def test_two_directories_with_one_lock_file_are_locked_apart_once_no_run_holds_it(finished, tmp_path):
     running = RunDirectory(finished).open("raylfl running")
     running.claim()
     copy = Path(shutil.copytree(finished, tmp_path / "copy", copy_function=os.link))
@@ -186,4 +170,10 @@ def test_a_lock_that_is_held_is_not_replaced_because_of_a_copy(finished, tmp_pat
         with pytest.raises(BadConfig, match=r"in use by another process \(raylfl running\)"):
             RunDirectory(folder).open()
     running.close()
-    RunDirectory(copy).open().close()
+    first, second = RunDirectory(copy).open("raylfl first"), RunDirectory(finished).open("raylfl second")
+    assert [(folder / ".lock").read_text() for folder in (copy, finished)] == ["raylfl first", "raylfl second"]
+    with pytest.raises(BadConfig, match=r"in use by another process \(raylfl first\)"):
+        RunDirectory(copy).open("raylfl third")
+    assert (copy / ".lock").read_text() == "raylfl first"
+    first.close()
+    second.close()

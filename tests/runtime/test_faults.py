@@ -17,13 +17,14 @@ from raylfl.runtime.round.plan import Planner
 from raylfl.runtime.workers.worker import Worker
 from tests.runtime import measured, tiny
 from tests.runtime.faults import options_of, outcome
-from tests.runtime.tiny import OWNED, TINY
+from tests.runtime.tiny import ONE_BY_ONE, OWNED, TINY
 from tests.shares import one_in
 
 PERFECT = {**tiny.PERFECT, "rounds": 3}
 CURSED = {  # client 1 owns the points 10..19, and the module fails over one of them
     **OWNED,
     "rounds": 3,
+    "runtime": ONE_BY_ONE["runtime"],
     "model": {"class_path": "tests.runtime.tiny.Cursed", "init_args": {"raises": 13}},
     "local": {"steps": 2, "batch_size": "full", "lr": 0.05},
 }
@@ -138,7 +139,7 @@ def test_a_dropped_client_is_a_lost_upload_and_harms_no_other(runs, algorithm):
 def test_a_client_with_non_finite_uploads_is_named_or_dropped_without_effect_on_others(runs, vectorize):
     """One of its samples is not a number; the same bits as a trace in which its uploads are lost."""
     config = {**CURSED, "model": TINY["model"], "algorithm": {"name": "focus"}}
-    config["runtime"] = {**CURSED.get("runtime", {}), "vectorize": vectorize}
+    config["runtime"] = {**CURSED["runtime"], "vectorize": vectorize}
     with pytest.raises(NonFinite, match="client 1 sent a non-finite update in round 0"):
         run(config, runs, SPOILT_DATA)
     dropped = run(config, runs, SPOILT_DATA, "runtime.on_nonfinite=drop")
@@ -261,7 +262,7 @@ def test_clients_without_data_and_with_a_single_sample_are_defined(runs, tmp_pat
     path = tmp_path / "partition.json"
     path.write_text(json.dumps({"0": [], "1": [0], "2": [1, 2, 3, 4, 5], "3": list(range(6, 20))}))
     config = {
-        **TINY,
+        **ONE_BY_ONE,
         "num_clients": None,
         "partition": {"name": "file", "path": str(path)},
         "participation": {"name": "uniform", "size": 4},
@@ -282,8 +283,8 @@ def test_an_empty_round_leaves_the_model_unchanged_and_is_recorded(runs):
     for name in ("fedavg", "focus", "sfl", "fedadam", "optimal_sampling"):
         if name == "optimal_sampling":
             empty = "participation={name: uniform, size: 2, availability: {name: bernoulli, p: 0.0}}"
-        result = run(PERFECT, runs, empty, f"algorithm.name={name}")
-        fresh = run(PERFECT, runs, empty, f"algorithm.name={name}", "rounds=0")
+        given = [empty, f"algorithm.name={name}", "runtime.step=autograd"]
+        result, fresh = run(PERFECT, runs, *given), run(PERFECT, runs, *given, "rounds=0")
         assert torch.equal(result.params, fresh.params)
         assert [row["cohort"] for row in trace(result)] == [[], [], []]
         assert [m["cohort/sampled"] for m in result.metrics] == [0, 0, 0]
@@ -292,11 +293,10 @@ def test_an_empty_round_leaves_the_model_unchanged_and_is_recorded(runs):
 # -- memory --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
-def test_a_micro_cohort_that_does_not_fit_runs_in_halves(runs, monkeypatch, algorithm):
+def test_a_micro_cohort_that_does_not_fit_runs_in_halves(runs, monkeypatch):
     """On a device with memory for two clients, clients run in pairs, with the same uploads and states."""
     config = {**PERFECT, "model": {**TINY["model"], "init_args": {"norm": False, "dropout": 0.0}}, "num_clients": 16}
-    config["algorithm"] = {"name": algorithm}
+    config["algorithm"] = {"name": "scaffold"}
     plain = run(config, runs, "runtime.micro_cohort=4")
     solve, sizes = Worker._solve, []
 

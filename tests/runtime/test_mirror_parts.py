@@ -161,17 +161,14 @@ DAMAGED = {
 }
 
 
-@pytest.mark.parametrize("what", DAMAGED)
+@pytest.mark.parametrize("what", [*DAMAGED, "a link"])
 def test_a_damaged_state_of_a_mirror_is_named_with_the_remedy(what, tmp_path):
-    (tmp_path / STATE).write_text(DAMAGED[what])
+    if what == "a link":
+        (tmp_path / "state").write_text(json.dumps(STATES))
+        (tmp_path / STATE).symlink_to(tmp_path / "state")
+    else:
+        (tmp_path / STATE).write_text(DAMAGED[what])
     with pytest.raises(BadConfig, match=r"\.mirror\.json is damaged: resume the run by its URL, or delete the file"):
-        RunDirectory(tmp_path)
-
-
-def test_a_state_that_is_a_link_is_not_read(tmp_path):
-    (tmp_path / "state").write_text(json.dumps(STATES))
-    (tmp_path / STATE).symlink_to(tmp_path / "state")
-    with pytest.raises(BadConfig, match="is damaged"):
         RunDirectory(tmp_path)
 
 

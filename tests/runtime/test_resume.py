@@ -18,7 +18,7 @@ from raylfl.core.algorithm import Algorithm
 from raylfl.errors import BadConfig
 from raylfl.runtime.session import Interrupted
 from tests.runtime.faults import PHASES, carry_out, killed, log_of, options_of, outcome, strike
-from tests.runtime.tiny import TINY
+from tests.runtime.tiny import ONE_BY_ONE, TINY
 from tests.shares import also, one_in
 
 PARTICIPATION = {
@@ -47,7 +47,7 @@ def matrix():
 
 
 def with_algorithm(name):
-    return {**TINY, "algorithm": options_of(name)}
+    return {**ONE_BY_ONE, "algorithm": options_of(name)}
 
 
 @pytest.mark.slow
