@@ -13,8 +13,9 @@ raylfl is not affected.
 
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -51,18 +52,9 @@ class _Finder(MetaPathFinder):
             sys.meta_path.remove(self)
         spec = PathFinder.find_spec(fullname, path)
         if spec is not None and spec.loader is not None:
-            spec.loader = _ByFunction(spec.loader, way)
+            own, spec.loader = spec.loader, Loader()
+            spec.loader.exec_module = partial(way, own)  # type: ignore[method-assign]
         return spec
-
-
-class _ByFunction(Loader):
-    """A loader that calls `way` with the module's own loader and the module."""
-
-    def __init__(self, loader: Loader, way: Callable[[Loader, Any], None]):
-        self.loader, self.way = loader, way
-
-    def exec_module(self, module: ModuleType) -> None:
-        self.way(self.loader, module)
 
 
 class _MaybeCompiled(type):
