@@ -224,8 +224,10 @@ class Session:
             final["nodes"] = nodes.cpu()
         self._write_tensors("final.pt", final)
         links = self.federation.state.links
-        if (busiest := links.busiest()) is not None:
+        busiest: dict[str, Any] = {}
+        if (link := links.busiest()) is not None:
             self.run_dir.write(EDGES, links.csv())
+            busiest = {"busiest_link": {"between": [end_name(link[0]), end_name(link[1])], "floats": link[2]}}
         steps = step_summary(self.federation.dispatch.ways)
         summary = {
             "name": self.experiment.config.top.name,
@@ -234,7 +236,7 @@ class Session:
             "status": "finished",
             **({} if self.early.reason is None else {"stopped_early": self.early.reason}),
             **summarise(self.run_dir.metrics(), self.experiment.directions),
-            **({} if busiest is None else {"busiest_link": _link_row(*busiest)}),
+            **busiest,
             **({} if self.best.round < 0 else {"best_round": self.best.round}),
             "wall_seconds": seconds,
             "local_steps": steps,
@@ -263,10 +265,6 @@ class Session:
         buffer = io.BytesIO()
         torch.save(content, buffer)
         self.run_dir.write(name, buffer.getvalue())
-
-
-def _link_row(a: int, b: int, floats: float) -> dict[str, Any]:
-    return {"between": [end_name(a), end_name(b)], "floats": floats}
 
 
 def gpu_note(share: float) -> str | None:

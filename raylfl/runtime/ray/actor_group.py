@@ -99,10 +99,7 @@ class ServerActor:
 
     def news(self) -> list[str]:
         """New lines for the user about workers, each returned once; can be called during a round."""
-        lines = []
-        while self._news:
-            lines.append(self._news.popleft())
-        return lines
+        return [self._news.popleft() for _ in range(len(self._news))]
 
     def stop(self) -> None:
         """Requests that the run ends after the current round, with a checkpoint."""

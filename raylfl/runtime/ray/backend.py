@@ -165,12 +165,25 @@ class RayBackend(Backend):
 
     def location(self) -> str:
         self.pool.ready()
-        server = place_of(self._traffic.here)
-        line = location_line(self._experiment, self._stored, self.device_name, self.pool.nodes, server)
-        group, algorithm = self.channel.group, self._experiment.algorithm
-        if group is None or algorithm.pattern.peers or rows_reason(algorithm) is not None:
-            return line
-        return f"{line}; long sums of uploads go from worker to worker by {group.kind}"
+        experiment, stored, nodes, group = self._experiment, self._stored, self.pool.nodes, self.channel.group
+        runtime, algorithm = experiment.config.runtime, experiment.algorithm
+        share, peers = runtime.gpus, algorithm.pattern.peers
+        clients = "1 client that owns all data" if experiment.setup.merged else counted(experiment.clients, "client")
+        anywhere = stored.placement.name == "shared" and len(nodes) > 1
+        clients += " in blocks on" if peers else " on any of" if anywhere else " on"
+        each = f"{'one GPU' if share == 1 else f'{share:g} GPUs'} each ({self.device_name})" if share else "on CPUs"
+        each += f", over which {runtime.processes} processes shard the model" if runtime.processes > 1 else ""
+        known = {node for node in nodes if node is not None}
+        on_nodes = f" on {counted(len(known), 'node')}" + " so far" * (None in nodes)
+        reads = "reads only its own clients' samples" if stored.placement.name == "pinned" else "can read all samples"
+        size = f"{stored.sample_bytes / 1e6:,.1f} MB"
+        rest = f"; all samples ({size}) are in the process that started the run" if stored.sample_bytes else ""
+        if group is not None and not peers and rows_reason(algorithm) is None:
+            rest += f"; long sums of uploads go from worker to worker by {group.kind}"
+        return (
+            f"{clients} {counted(len(nodes), 'worker')}, {each},{on_nodes}; each worker {reads}; "
+            f"the server{place_of(self._traffic.here) or ' on the same node'}{rest}"
+        )
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -197,26 +210,3 @@ def items_of_calls(assigned: Sequence[int | None], workers: int) -> list[list[in
     by_worker = numbers_by_worker(assigned)
     free = by_worker.pop(None, [])
     return [*(free[w::workers] for w in range(min(workers, len(free)))), *by_worker.values()]
-
-
-def location_line(
-    experiment: Experiment, stored: StoredExperiment, device: str, nodes: Sequence[str | None], server: str
-) -> str:
-    """The sentence of `Backend.location`. device, nodes: of the workers. server: its place, as from `place_of`."""
-    placement = stored.placement
-    share, peers = experiment.config.runtime.gpus, experiment.algorithm.pattern.peers
-    clients = "1 client that owns all data" if experiment.setup.merged else counted(experiment.clients, "client")
-    anywhere = placement.name == "shared" and len(nodes) > 1
-    clients += " in blocks on" if peers else " on any of" if anywhere else " on"
-    each = f"{'one GPU' if share == 1 else f'{share:g} GPUs'} each ({device})" if share else "on CPUs"
-    processes = experiment.config.runtime.processes
-    each += f", over which {processes} processes shard the model" if processes > 1 else ""
-    known = {node for node in nodes if node is not None}
-    on_nodes = f" on {counted(len(known), 'node')}" + " so far" * (None in nodes)
-    reads = "reads only its own clients' samples" if placement.name == "pinned" else "can read all samples"
-    size = f"{stored.sample_bytes / 1e6:,.1f} MB"
-    rest = f"; all samples ({size}) are in the process that started the run" if stored.sample_bytes else ""
-    return (
-        f"{clients} {counted(len(nodes), 'worker')}, {each},{on_nodes}; each worker {reads}; "
-        f"the server{server or ' on the same node'}{rest}"
-    )
