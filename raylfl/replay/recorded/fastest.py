@@ -1,4 +1,4 @@
-"""The choice of the function that carries out a recorded operator call in the least time, with the same bits."""
+"""The choice of the function that makes a recorded operator call in the least time, with the same bits."""
 
 import math
 from functools import cache
