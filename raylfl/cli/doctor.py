@@ -120,7 +120,8 @@ def _ports() -> Iterator[Finding]:
         yield Finding("ok", "ray ports", f"{ports} are free for `ray start --head`")
         return
     head = f"127.0.0.1:{PORTS['port']}"
-    ray = f"; a Ray answers at {head}, which runs join with RAY_ADDRESS={head}" if speaks_grpc(head) else ""
+    answers = "port" in taken and speaks_grpc(head)
+    ray = f"; a Ray answers at {head}, which runs join with RAY_ADDRESS={head}" if answers else ""
     options = " ".join(f"--{option}={port}" for option, port in zip(taken, free_ports(len(taken)), strict=True))
     yield Finding("note", "ray ports", f"{ports} in use here{ray}; to start another", f"ray start --head {options}")
 
