@@ -245,14 +245,13 @@ def trace(args: argparse.Namespace) -> None:
     config = _config(args)
     require(*REPORT, what="the figure of raylfl trace")
     from raylfl.experiment.assemble import assemble
-    from raylfl.heterogeneity.trace import read_trace
     from raylfl.report.trace import draw_trace
     from raylfl.theory.rate import resolve_rate
 
     resolve_rate(config)
     experiment = assemble(config)
-    written = draw_trace(experiment, Path(args.out))
-    say(console.participation_line(read_trace(written[0]), experiment.world.count))
+    rows, written = draw_trace(experiment, Path(args.out))
+    say(console.participation_line(rows, experiment.world.count))
     for path in written:
         say(f"written  {path}")
 

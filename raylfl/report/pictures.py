@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from raylfl.core.arrays import Bools, Ints
+from raylfl.core.arrays import Ints
 from raylfl.diagnostics.metric_names import OF_NODES, direction
 from raylfl.report import partition_plot
 from raylfl.report.derived import scenario_keys, split
@@ -114,20 +114,7 @@ def _cohorts(run: RunRecord) -> str | None:
     return repr(rows) if rows else None
 
 
-@dataclass(frozen=True)
-class LastGraph:
-    """The graph of a run's last recorded round.
-
-    name: the topology's name in the config. working: whether each of the N nodes worked in that round, bool [N].
-    """
-
-    net: Net
-    name: str
-    round: int
-    working: Bools
-
-
-def last_graph(run: RunRecord) -> LastGraph | None:
+def last_graph(run: RunRecord) -> Net | None:
     """The graph of a run's last recorded round; None without a readable record, and then a fault of the run."""
     path = run.path / RECORD
     if not path.is_file() or not path.stat().st_size:
@@ -139,7 +126,7 @@ def last_graph(run: RunRecord) -> LastGraph | None:
         return None
 
 
-def _read(row: Mapping[str, Any], run: RunRecord) -> LastGraph:
+def _read(row: Mapping[str, Any], run: RunRecord) -> Net:
     count, topology = run.clients, run.config.get("topology") or {}
     matrix = row.get("W") or row.get("R") or row["C"]
     entries = np.array(matrix["entries"], dtype=np.float64).reshape(-1, 3)
@@ -148,12 +135,12 @@ def _read(row: Mapping[str, Any], run: RunRecord) -> LastGraph:
     numbers = np.array([count, 1])  # of an edge
     idle = edges[~np.isin(edges @ numbers, carried @ numbers)]
     weights = np.append(entries[:, 2], np.zeros(len(idle)))
-    net = Net(count, np.concatenate([carried, idle]), weights, bool(row["directed"]))
-    named = np.concatenate([net.pairs.ravel(), nodes])
+    pairs = np.concatenate([carried, idle])
+    named = np.concatenate([pairs.ravel(), nodes])
     if ((named < 0) | (named >= count)).any():
         raise ValueError("nodes that do not exist")
     name, working = str(topology.get("name", "auto")), np.isin(np.arange(count), nodes)
-    return LastGraph(net, name, int(row["round"]), working)
+    return Net(name, count, pairs, weights, bool(row["directed"]), working, int(row["round"]))
 
 
 def graph_pictures(groups: Sequence[Group], metric: str) -> list[Picture]:
@@ -162,18 +149,18 @@ def graph_pictures(groups: Sequence[Group], metric: str) -> list[Picture]:
     metric: its values at the nodes are the colours if they were measured, else those of the first metric in COLOURED.
     """
     graphs = [(group, graph) for group in groups if (graph := last_graph(group.runs[0])) is not None]
-    drawn = [(group, graph) for group, graph in graphs if graph.net.count <= MOST]
+    drawn = [(group, graph) for group, graph in graphs if graph.count <= MOST]
     pictures = []
     for k, (group, graph) in enumerate(drawn[:MAX_PICTURES], 1):
-        run, count, away = group.runs[0], graph.net.count, int((~graph.working).sum())
-        shade = _shade(run, count, metric)
+        run, count = group.runs[0], graph.count
+        away, shade = count - np.count_nonzero(graph.working), _shade(run, count, metric)
         caption = f"Graph of {group.label if len(groups) > 1 else display(group.method)}, seed {run.seed}"
         caption += f"{left_out(k, len(drawn))}, round {graph.round}: {count} nodes on {graph.name}"
         caption += "; eval.nodes=true gives colours." if shade is None else f", colour: {shade.label}."
         if away:
             caption += f" Hollow: {away} nodes away in this round; dotted: edges that carried nothing."
-        figure = coloured_figure(graph.net, graph.name, graph.working, shade)
-        pictures.append(Picture(f"graph_{k}" if len(drawn) > 1 else "graph", caption, figure))
+        name = f"graph_{k}" if len(drawn) > 1 else "graph"
+        pictures.append(Picture(name, caption, coloured_figure(graph, shade)))
     return pictures
 
 

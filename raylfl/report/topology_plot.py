@@ -29,16 +29,20 @@ FAR = 20  # ratio of the largest to the smallest value above which the colour sc
 
 @dataclass(frozen=True)
 class Net:
-    """A graph of `count` nodes with E edges.
+    """A graph of N = `count` nodes with E edges, of a round.
 
-    pairs: (from, to) [E, 2]; an undirected edge may occur in one direction or in both. weights: the mixing matrix's
-    entry for each edge [E]; 0 if no message used the edge.
+    name: the topology's name, which determines the positions of nodes. pairs: (from, to) [E, 2]; an undirected edge may
+    occur in one direction or in both. weights: the mixing matrix's entry for each edge [E]; 0 if no message used the
+    edge. working: whether each node worked in the round, bool [N]; None: all nodes are hollow.
     """
 
+    name: str
     count: int
     pairs: Ints
     weights: Floats
     directed: bool
+    working: Bools | None = None
+    round: int = 0
 
 
 @dataclass(frozen=True)
@@ -71,11 +75,10 @@ class Shade:
 def topology_figure(matrix: Floats, name: str, directed: bool, title: str, said: Mapping[str, object]) -> Figure:
     """A figure of the graph of a mixing matrix [N, N], with widths by weights and the numbers `said` under the title.
 
-    It has an edge from j to i for each nonzero matrix[i, j], i != j. name: the topology's name, which determines the
-    positions of nodes.
+    It has an edge from j to i for each nonzero matrix[i, j], i != j. name: the topology's name.
     """
     targets, sources = np.nonzero(matrix - np.diag(np.diag(matrix)))
-    net = Net(len(matrix), np.column_stack([sources, targets]), matrix[targets, sources], directed)
+    net = Net(name, len(matrix), np.column_stack([sources, targets]), matrix[targets, sources], directed)
     with rc():
         figure = Drawing(figsize=(5.2, 5.6), layout="constrained")
         ax = figure.subplots()
@@ -83,21 +86,21 @@ def topology_figure(matrix: Floats, name: str, directed: bool, title: str, said:
         ax.set_title(title, loc="left", pad=24)
         line = ", ".join(f"{key} {f'{v:.3g}' if isinstance(v, float) else v}" for key, v in said.items())
         ax.text(0, 1.015, line, transform=ax.transAxes, color=MUTED, fontsize="small", va="bottom")
-        _draw(ax, net, places(net, name))
+        _draw(ax, net)
     return figure
 
 
-def coloured_figure(net: Net, name: str, working: Bools, shade: Shade | None) -> Figure:
-    """A figure of the graph of a round, with nodes coloured by their values; nodes that did not work are hollow."""
+def coloured_figure(net: Net, shade: Shade | None) -> Figure:
+    """A figure of a graph, with nodes coloured by their values; nodes that did not work are hollow."""
     with rc():
         figure = Drawing(figsize=(4.6, 5.2), dpi=200, layout="constrained")
-        ax, at = figure.subplots(), places(net, name)
+        ax = figure.subplots()
         if shade is None:
-            _draw(ax, net, at, working=working)
+            _draw(ax, net)
             return figure
         scale = shade.scale()
         colors = scale.to_rgba(np.ma.masked_invalid(np.asarray(scale.get_array())))
-        _draw(ax, net, at, colors, working)
+        _draw(ax, net, colors)
         bar = figure.colorbar(scale, ax=ax, label=shade.label, location="bottom", shrink=0.7, aspect=26, pad=0.02)
         bar.outline.set_visible(False)
         if isinstance(scale.norm, LogNorm):
@@ -105,14 +108,14 @@ def coloured_figure(net: Net, name: str, working: Bools, shade: Shade | None) ->
     return figure
 
 
-def places(net: Net, name: str) -> Floats:
+def places(net: Net) -> Floats:
     """The position of each of N nodes [N, 2]: on a circle with node 0 at the top, or computed from the edges.
 
-    A star has node 0 in the middle of the circle. name: the topology's name.
+    A star has node 0 in the middle of the circle.
     """
     import networkx as nx
 
-    count = net.count
+    count, name = net.count, net.name
     if name in SPREAD and count > 2:
         graph = nx.empty_graph(count)
         graph.add_edges_from(net.pairs.tolist())
@@ -125,9 +128,10 @@ def places(net: Net, name: str) -> Floats:
     return np.concatenate([np.zeros((1, 2)), circle]) if name == "star" else circle
 
 
-def _draw(ax: Axes, net: Net, at: Floats, colors: Floats | None = None, working: Bools | None = None) -> None:
+def _draw(ax: Axes, net: Net, colors: Floats | None = None) -> None:
+    at = places(net)
     _draw_edges(ax, net, at)
-    _draw_nodes(ax, at, colors, working)
+    _draw_nodes(ax, at, colors, net.working)
     ax.set_aspect("equal")
     ax.margins(0.08)
     ax.axis("off")

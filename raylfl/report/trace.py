@@ -14,8 +14,8 @@ from raylfl.report.participation_plot import participation_figure
 from raylfl.runtime.round.plan import Planner, check_sampling
 
 
-def draw_trace(experiment: Experiment, out: Path) -> list[Path]:
-    """Writes participation.jsonl and participation.png into `out`, which is created if missing; returns their paths."""
+def draw_trace(experiment: Experiment, out: Path) -> tuple[list[Row], list[Path]]:
+    """Writes participation.jsonl and participation.png into `out`, created if missing; returns the rows and paths."""
     rows, world = draw_rows(experiment), experiment.world
     out.mkdir(parents=True, exist_ok=True)
     trace, picture = out / "participation.jsonl", out / "participation.png"
@@ -23,7 +23,7 @@ def draw_trace(experiment: Experiment, out: Path) -> list[Path]:
     known = [experiment.participation.marginals(world, r) for r in range(world.rounds)]
     nominal = None if not known or any(m is None for m in known) else np.mean(known, axis=0)  # type: ignore[arg-type]
     participation_figure(rows, world.count, nominal, experiment.config.top.name).savefig(picture)
-    return [trace, picture]
+    return rows, [trace, picture]
 
 
 def draw_rows(experiment: Experiment) -> list[Row]:

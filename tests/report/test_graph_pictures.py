@@ -47,7 +47,7 @@ def drawn(run, metric="test/accuracy"):
 
 def test_the_last_graph_has_its_weights_and_its_working_nodes(run):
     graph = last_graph(load_run(run))
-    carried = {tuple(pair): w for pair, w in zip(graph.net.pairs.tolist(), graph.net.weights, strict=True)}
+    carried = {tuple(pair): w for pair, w in zip(graph.pairs.tolist(), graph.weights, strict=True)}
     assert {pair: w for pair, w in carried.items() if w} == {(1, 2): 0.5, (2, 1): 0.5}  # 0 and 1 lost a message
     assert set(carried) == set(map(tuple, RING.tolist()))
     assert (graph.name, graph.round, np.flatnonzero(graph.working).tolist()) == ("ring", 1, WORKING.tolist())
