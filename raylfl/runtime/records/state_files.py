@@ -229,18 +229,13 @@ def _same_form(value: Any, like: Any, name: str) -> None:
         if not isinstance(value, Mapping) or set(value) != set(like):
             raise ValueError(f"{name} holds {_keys(value)}, but must hold {_keys(like)}")
         if set(like) == {"table"}:
-            _same_table(value["table"], like["table"], name)
-            return
+            value, like, count = value["table"], like["table"], len(value["table"]["clients"])
+            rows = like["rows"].new_empty(count, like["rows"].shape[1])
+            like = {"clients": like["clients"].new_empty(count), "rows": rows}
         for key in like:
             _same_form(value[key], like[key], f"{name}.{key}")
     elif not isinstance(value, type(like)):
         raise ValueError(f"{name} is {type(value).__name__}, but must be {type(like).__name__}")
-
-
-def _same_table(value: Any, like: dict[str, Tensor], name: str) -> None:
-    count = len(value["clients"])
-    _same_form(value["clients"], like["clients"].new_empty(count), f"{name}.clients")
-    _same_form(value["rows"], like["rows"].new_empty(count, like["rows"].shape[1]), f"{name}.rows")
 
 
 def _form(tensor: Tensor) -> str:
