@@ -26,8 +26,7 @@ from typing import Any
 import yaml
 
 from raylfl.cli import parser
-from raylfl.components import source
-from raylfl.components.options import doc_of, hints_of, words
+from raylfl.components.options import doc_of, hints_of, options_of_class, words
 from raylfl.config.groups.top import TopConfig
 from raylfl.config.registries import REGISTRIES
 from raylfl.config.schema import FIXED_GROUPS
@@ -130,7 +129,7 @@ def options(group: str) -> list[tuple[str, ...]]:
     """A row for each option of the components of a group, with the names of the components that share it."""
     rows: dict[tuple[str, ...], list[str]] = {}
     for entry in REGISTRIES[group]:
-        hints = source.options_of_class(entry.cls) or {}
+        hints = options_of_class(entry.cls) or {}
         told, parameters = explained(entry.cls, list(hints)), signature(entry.cls).parameters
         for key, hint in hints.items():
             meaning = "; ".join(filter(None, (doc_of(hint), told.get(key), comment(entry.cls, key))))
@@ -162,7 +161,7 @@ def sections(cls: type) -> dict[str, str]:
 
 def prose(cls: type) -> str:
     """The docstring of a class without the explanations of its options."""
-    names = "|".join(map(re.escape, source.options_of_class(cls) or {})) or "$^"
+    names = "|".join(map(re.escape, options_of_class(cls) or {})) or "$^"
     start = re.compile(rf"^(?:{names})(?:, (?:{names}))*(?: \([^)]*\))?: ", re.MULTILINE)
     parts = (start.split(part, maxsplit=1)[0] for part in (getdoc(cls) or "").split("\n\n"))
     return " ".join(" ".join(part.split()) for part in parts if part.strip())
@@ -170,7 +169,7 @@ def prose(cls: type) -> str:
 
 def _defaults(cls: type) -> str:
     parameters = signature(cls).parameters
-    return ", ".join(f"`{key}` {_text(parameters[key].default)}".strip() for key in source.options_of_class(cls) or {})
+    return ", ".join(f"`{key}` {_text(parameters[key].default)}".strip() for key in options_of_class(cls) or {})
 
 
 def _cell(text: str) -> str:

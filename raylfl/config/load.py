@@ -145,7 +145,7 @@ def escape(value: Any) -> Any:
     return value
 
 
-def resolve(merged: Mapping[str, Any], groups: Mapping[str, Any], problems: Sequence[str] = ()) -> Config:
+def resolve(merged: Mapping[str, Any], groups: Mapping[str, Any], problems: Sequence[str]) -> Config:
     """The typed and complete config from merged layers, and their `typed_groups` and mistakes so far, `problems`.
 
     Raises BadConfig with all mistakes.

@@ -64,14 +64,6 @@ class SchedulerConfig(Options):
         return [math.ceil(self.first(rounds) * self.reduction**k - 1e-9) for k in range(count)]
 
 
-def parse_scheduler(content: Any) -> SchedulerConfig:
-    """The scheduler of a name such as `asha`, or a mapping such as {name: asha, grace: 20}. Raises BadConfig."""
-    options = {"name": content} if isinstance(content, str) else content
-    if not isinstance(options, Mapping):
-        raise BadValue("scheduler", got=content, need="fifo, asha, or {name: asha, options}")
-    return make_typed(SchedulerConfig, options, "scheduler")
-
-
 @dataclass
 class SweepConfig(Score):
     """The keys of a sweep file that are not keys of a config."""
@@ -228,7 +220,10 @@ def make_sweep(content: Mapping[str, Any]) -> Sweep:
     try:
         rounds = make_typed(TopConfig, top).rounds
         options = make_typed(SweepConfig, options_part)
-        scheduler = parse_scheduler(options.scheduler)
+        chosen = {"name": options.scheduler} if isinstance(options.scheduler, str) else options.scheduler
+        if not isinstance(chosen, Mapping):
+            raise BadValue("scheduler", got=chosen, need="fifo, asha, or {name: asha, options}")
+        scheduler = make_typed(SchedulerConfig, chosen, "scheduler")
         space = Space.parse(options.space)
     except BadConfig as error:
         raise BadConfig([*problems, *error.problems]) from None

@@ -31,14 +31,18 @@ def ordinary(folder, **changes):
     return raylfl.run(config, [f"logging.dir={folder}/plain", "logging.report=false"])
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    return ordinary(tmp_path_factory.mktemp("plain"))
+
+
 def only(tmp_path, name="s", **changes):
     """The sweep of one setting, planned in this folder, and its trial."""
     run, _ = planned(sweep_of(tmp_path, **{"space": ONE, **changes}), tmp_path / name)
     return run, run.trials[0]
 
 
-def test_a_trial_is_an_ordinary_run_and_the_second_asking_costs_nothing(tmp_path):
-    plain = ordinary(tmp_path)
+def test_a_trial_is_an_ordinary_run_and_the_second_asking_costs_nothing(tmp_path, plain):
     run, trial = only(tmp_path)
     reports = carry_out(run, trial)
     folder = folder_of(tmp_path / "s", 0)
@@ -56,16 +60,16 @@ def test_a_trial_is_an_ordinary_run_and_the_second_asking_costs_nothing(tmp_path
     assert (folder / "final.pt").stat().st_mtime_ns == written
 
 
-def test_the_seeds_of_a_trial_take_turns_and_it_reports_their_mean(tmp_path):
+def test_the_seeds_of_a_trial_take_turns_and_it_reports_their_mean(tmp_path, plain):
     """At ASHA's rungs, and at the end; each run has the bits of a plain one."""
     run, trial = only(tmp_path, seeds=[0, 7], scheduler=ASHA)
     reports = carry_out(run, trial)
-    runs = [ordinary(tmp_path / str(seed), seed=seed) for seed in (0, 7)]
-    for seed, plain in zip((0, 7), runs, strict=True):
-        assert torch.equal(params(folder_of(tmp_path / "s", 0, seed)), plain.params)
+    runs = [plain, ordinary(tmp_path, seed=7)]
+    for seed, twin in zip((0, 7), runs, strict=True):
+        assert torch.equal(params(folder_of(tmp_path / "s", 0, seed)), twin.params)
     assert [row["round"] for row in reports] == [2, 4, 6]
     for row in reports:
-        distances = [plain.metrics[row["round"] - 1]["global/distance"] for plain in runs]
+        distances = [twin.metrics[row["round"] - 1]["global/distance"] for twin in runs]
         assert row["score"] == pytest.approx(sum(distances) / 2)
 
 
@@ -80,8 +84,8 @@ def test_a_trial_reports_once_all_its_seeds_have_a_score():
 
 
 @pytest.mark.parametrize("changes", [{}, {"algorithm": "dsgd", "topology": "ring"}], ids=["star", "graph"])
-def test_a_stopped_trial_can_be_resumed_and_ends_with_the_same_bits(tmp_path, changes):
-    plain = ordinary(tmp_path, **changes)
+def test_a_stopped_trial_can_be_resumed_and_ends_with_the_same_bits(tmp_path, plain, changes):
+    plain = ordinary(tmp_path, **changes) if changes else plain
     run, trial = only(tmp_path, **changes)
     first = carry_out(run, trial, stop_after=3)
     folder = folder_of(tmp_path / "s", 0)
@@ -154,9 +158,9 @@ def test_a_trial_whose_runs_are_not_on_this_node_names_the_remedy(tmp_path):
     assert "RAYLFL_RUNS must be shared" in run.end(trial.id, {"round": 6, "score": 1.0, "done": True})
 
 
-def test_trials_at_a_url_go_on_on_any_node(tmp_path, monkeypatch):
+def test_trials_at_a_url_go_on_on_any_node(tmp_path, monkeypatch, plain):
     """Each node has its own folder; a stopped trial continues what another node has copied."""
-    plain, url = ordinary(tmp_path), f"file://{tmp_path}/far/s"
+    url = f"file://{tmp_path}/far/s"
     sweep = sweep_of(tmp_path, space=ONE)
     for name, stop in (("a", 3), ("b", None)):
         monkeypatch.setenv("RAYLFL_STAGING", str(tmp_path / name))
