@@ -152,7 +152,7 @@ class Tracking(GraphAlgorithm):
 
 
 def relative_weights(work: Work, like: Tensor) -> State:
-    """The factors N w_i of the gradients, as the column `scale` of the carry; nothing for uniform weights.
+    """The factors N w_i of the gradients, as the column `scale` of `carry`; nothing for uniform weights.
 
     like: a tensor with the dtype and device of the column.
     """

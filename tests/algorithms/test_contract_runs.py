@@ -119,7 +119,7 @@ class Bad(FedProx):
 def test_pytest_runs_the_contract_of_classes_in_the_working_directory(tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COLUMNS": "200"}
-    command = [*PYTEST, "-p", "raylfl.pytest_plugin", "-v", "-k", "empty_round or saved_config"]
+    command = [*PYTEST, "-p", "raylfl.pytest_plugin", "-v", "-k", "empty_round or no_option"]
     classes = ["--raylfl-contract", "mine.Good mu=0.2", "--raylfl-contract", "mine.Bad"]
     done = subprocess.run([*command, *classes], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 1, done.stdout + done.stderr

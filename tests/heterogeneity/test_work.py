@@ -123,7 +123,7 @@ def test_lognormal_speeds_are_drawn_once_per_client():
     assert again.tolist() == speeds
 
 
-ROUNDS = 3000
+ROUNDS = 1500
 
 
 def losses(link, count, rounds=ROUNDS, seed=0):
