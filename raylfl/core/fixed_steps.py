@@ -5,8 +5,6 @@ steps of all units can be one `joint` step, of three `parts`: one gather for all
 one update for all rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple

@@ -9,8 +9,6 @@ logged values must have the same bits, and the reference must leave the module's
 same steps, a vectorised gradient is compared with the reference step of its clients.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

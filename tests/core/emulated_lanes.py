@@ -3,8 +3,6 @@
 As under a capture on a card, operators that would wait for the device raise, and no kernel runs.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Modules whose forward pass is a random program: operations on rows [B, 8], each on results of earlier ones."""
 
-from __future__ import annotations
-
 import random
 
 import torch

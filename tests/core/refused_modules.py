@@ -1,7 +1,5 @@
 """Modules as users write them that the recorded step must leave to autograd. `# here`: the line that a reason names."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """BatchNorm on a single sample, which torch refuses, uses the running statistics; all else is unchanged."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """The function that makes a recorded call: another one with its bits, one that makes exactly this call, or itself."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """Modules whose steps are translated to samples innermost, and modules whose steps are not."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """CUDA's lanes on a stand-in for torch.cuda: which stream waits for which, and which memory a graph gets."""
 
-from __future__ import annotations
-
 from itertools import count
 from types import SimpleNamespace
 

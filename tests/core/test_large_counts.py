@@ -1,7 +1,5 @@
 """Counts, offsets and sample indices beyond 2^31, with mocks that need no such memory: all are int64."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Mixing matrices: sums of rows and columns whichever nodes work and messages arrive; sums in a fixed order."""
 
-from __future__ import annotations
-
 import networkx as nx
 import numpy as np
 import pytest

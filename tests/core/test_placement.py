@@ -1,7 +1,5 @@
 """The assignment of clients to workers: balance, few moves, determinism."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Recorded ReLUs and max-pools that swap places: the bits of all calls."""
 
-from __future__ import annotations
-
 import pytest
 from torch import nn
 from torch.nn import functional as F

@@ -1,7 +1,5 @@
 """Comparisons of a step with its reference: what counts as a difference, and when forms are compared."""
 
-from __future__ import annotations
-
 import collections
 import functools
 import itertools

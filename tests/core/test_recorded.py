@@ -1,7 +1,5 @@
 """The recorded step against autograd: equal bits, buffers and random draws included, or a refusal with its reason."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Cohorts in one recorded call: vmap's bits, and the buffers of each client as it would have them alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

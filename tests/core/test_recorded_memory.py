@@ -1,7 +1,5 @@
 """Fixed memory of recorded steps: blocks that never overlap in use, the same bits, and calls that cannot use it."""
 
-from __future__ import annotations
-
 import random
 from itertools import combinations
 

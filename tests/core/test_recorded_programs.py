@@ -1,7 +1,5 @@
 """Random programs: the recorded step has autograd's bits for each of them, nearly always in fixed memory."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.core.random_programs import Program

@@ -1,7 +1,5 @@
 """Steps that no recording can replace: they are refused with the reason, and computed by autograd."""
 
-from __future__ import annotations
-
 import linecache
 import re
 

@@ -1,7 +1,5 @@
 """Pieces of one computation on several threads."""
 
-from __future__ import annotations
-
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Attributes of an algorithm that change are found, whatever they are."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import dataclass, field
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The vectorised oracle against one backward pass per client, and the rule that selects between the two."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

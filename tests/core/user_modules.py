@@ -1,7 +1,5 @@
 """Modules as users write them that the recorded step must follow; `refused_modules` has those that it must not."""
 
-from __future__ import annotations
-
 import logging
 from collections import defaultdict
 

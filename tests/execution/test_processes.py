@@ -1,7 +1,5 @@
 """Runs in processes: Ctrl-C and lost processes leave checkpoints and no process behind; each has its share of GPUs."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Several runs: those that exist are found, interrupted ones resumed, and processes change no bits."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 

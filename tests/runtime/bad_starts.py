@@ -1,7 +1,5 @@
 """Workers that start slowly or not at all, in a separate module, so that no other import slows their start."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """Ray for the tests of a file: workers have normal priority and time to start; nothing runs that no test needs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """Fixtures of run tests: commands that end with the test, and a run to compare with."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

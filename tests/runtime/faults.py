@@ -1,7 +1,5 @@
 """Fault injection: runs that die in a chosen phase of a chosen round, and the outcomes that must be equal."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

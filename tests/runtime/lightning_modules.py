@@ -1,7 +1,5 @@
 """Modules as users of Lightning write them: metric objects, hooks, all uses of `self.log`."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torchmetrics import MeanMetric, MetricCollection

@@ -1,7 +1,5 @@
 """Data classes of users of Lightning and of text: loaders only, collate functions, samples of unequal length."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule

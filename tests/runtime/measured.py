@@ -1,7 +1,5 @@
 """Runs for the tests of metrics: points in the plane, with metrics in closed form, and digits."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

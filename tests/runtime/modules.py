@@ -1,7 +1,5 @@
 """A user's own models and data as an importable module, for tests."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """FedAvg with full batches as a loop of plain PyTorch: the truth for runs of users' modules."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -1,7 +1,5 @@
 """Modules that shard themselves over the processes of a worker."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from pathlib import Path

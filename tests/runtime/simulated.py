@@ -5,8 +5,6 @@ operation on tensors of both devices raises an error as on a GPU. `waits` record
 wait for the device, or the device for the host.
 """
 
-from __future__ import annotations
-
 import linecache
 import re
 import sys

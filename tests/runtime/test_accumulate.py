@@ -1,7 +1,5 @@
 """Gradient accumulation (`local.accumulate`): plain loops in PyTorch, and runs with batches as large as all parts."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

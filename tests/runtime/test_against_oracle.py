@@ -1,7 +1,5 @@
 """Runs in process, replayed by the dense simulator from their rows of participation.jsonl."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

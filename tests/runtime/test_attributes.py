@@ -1,7 +1,5 @@
 """A module's attributes after a client: those before it, whatever the client did to them."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import random

@@ -3,8 +3,6 @@
 Mistakes of a command line: tests/test_cli_exit_codes.py.
 """
 
-from __future__ import annotations
-
 import pytest
 import yaml
 

@@ -1,7 +1,5 @@
 """Buffers in whole runs, against plain loops in PyTorch that use nothing of the package."""
 
-from __future__ import annotations
-
 import copy
 import json
 from functools import partial

@@ -1,7 +1,5 @@
 """Checkpoints on disk: damage is detected and skipped, and only changed states are written."""
 
-from __future__ import annotations
-
 import json
 import os
 

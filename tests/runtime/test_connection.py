@@ -1,7 +1,5 @@
 """Addresses without a Ray cluster are refused with the reason, earlier than by Ray, which tries for minutes."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

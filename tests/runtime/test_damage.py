@@ -1,7 +1,5 @@
 """Damaged records and forged checkpoints: reported, skipped, and computed again with the same bits."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

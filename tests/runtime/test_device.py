@@ -1,7 +1,5 @@
 """Workers and server on a simulated device: no operation mixes devices or waits needlessly; `benchmarks.gpu`."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Whether a metric is better high or low, from the config to early stopping, summary and report; names that collide."""
 
-from __future__ import annotations
-
 import json
 import math
 

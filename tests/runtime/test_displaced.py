@@ -1,7 +1,5 @@
 """Run directories deleted, moved or changed during a run: one clear error, and the remaining state is kept."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Early stopping and the best model: the number of rounds, and the files of a run, also after a resume."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

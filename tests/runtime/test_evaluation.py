@@ -1,7 +1,5 @@
 """Values logged by `validation_step` against scikit-learn on the whole test set at once."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.distributed as dist

@@ -1,7 +1,5 @@
 """Messages between blocks of nodes on several workers: which rows travel, and their bytes."""
 
-from __future__ import annotations
-
 from functools import partial
 from types import SimpleNamespace
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Exhausted memory and disks, a clock that goes back: a message, intact checkpoints, and equal bits after a resume."""
 
-from __future__ import annotations
-
 import datetime
 import errno
 import os

@@ -2,8 +2,6 @@
 exit code 0 before its last round.
 """
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

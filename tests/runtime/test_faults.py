@@ -1,7 +1,5 @@
 """Contained faults: failing and hanging clients, empty rounds, clients without data, exhausted memory."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Partial sums on their way to the server, and bytes between nodes, with stand-ins for Ray and its workers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Run directories of earlier versions resume with the same bits; newer versions are refused (docs/formats.md)."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Whole runs of methods without a server: bits, resumes, records and their replay, costs, refusals."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """The exchange of sums between workers by itself; on Ray: test_ray.py."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from types import SimpleNamespace

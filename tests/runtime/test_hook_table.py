@@ -1,7 +1,5 @@
 """Hooks of Lightning are called, refused or named at the start, and tried before a run; a new one fails here."""
 
-from __future__ import annotations
-
 import importlib
 
 import pytest

@@ -1,7 +1,5 @@
 """SIGTERM, Ctrl-C and killed drivers: a checkpoint, the command to resume, exit code 1, no remaining process."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """An algorithm that keeps state on itself is found in its run, wherever it runs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import pytest

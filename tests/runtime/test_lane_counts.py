@@ -1,7 +1,5 @@
 """What the host does for a step that is a graph: launches, operators outside graphs and Python calls, counted."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 

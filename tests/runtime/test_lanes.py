@@ -1,7 +1,5 @@
 """Local steps on lanes against plain loops: the same numbers, with graphs where their results prove them."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Data of users: loaders only, collate functions, text of unequal length, names of clients."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Lightning's hooks in local work, its logs, schedulers and clipping, against loops written out."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

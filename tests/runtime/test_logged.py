@@ -1,7 +1,5 @@
 """Values logged in an evaluation, by hand: weights, reductions, names, and metric objects split over workers."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torchmetrics import CatMetric, MeanMetric, Metric

@@ -1,7 +1,5 @@
 """Loggers beside metrics.jsonl, wandb among them: their content, also after a resume; no logger can stop a run."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """Six hundred rounds need no more at their end than after their warm-up: memory, file handles, checkpoints, objects."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Clusters whose nodes are lost and join: the bits of one process, for every method, with `workers` given or not."""
 
-from __future__ import annotations
-
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -3,8 +3,6 @@
 Workers that start slowly, not at all, or die as they start.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Rounds of very many clients: what they write and allocate depends on the cohort, not on the number of clients."""
 
-from __future__ import annotations
-
 import json
 import tracemalloc
 

@@ -1,7 +1,5 @@
 """Virtual seconds, floats sent, steps and gradients computed, against sums over the recorded rounds."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`eval.diversity` and `eval.average` against dense gradients and iterates in float64."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

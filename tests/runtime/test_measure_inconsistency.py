@@ -1,7 +1,5 @@
 """chi2 and the predicted distance against weights enumerated over all received sets, and against a run that stalls."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

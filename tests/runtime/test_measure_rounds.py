@@ -1,7 +1,5 @@
 """Metrics of updates, of the objective and of evaluations on clients' data against a direct computation."""
 
-from __future__ import annotations
-
 import itertools
 import json
 

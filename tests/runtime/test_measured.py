@@ -1,7 +1,5 @@
 """The metrics of a run are known before it starts: the check accepts those that its rows then have, and no others."""
 
-from __future__ import annotations
-
 import pytest
 
 import raylfl

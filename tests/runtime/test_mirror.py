@@ -1,7 +1,5 @@
 """Runs whose directory is copied to a URL: what lies there can always be resumed elsewhere, with the same bits."""
 
-from __future__ import annotations
-
 import atexit
 import hashlib
 import json

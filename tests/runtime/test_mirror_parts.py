@@ -1,7 +1,5 @@
 """Mirrors of run directories without a run: the order of copies, the change of a run's owner, files at a URL."""
 
-from __future__ import annotations
-
 import errno
 import json
 import platform

@@ -1,7 +1,5 @@
 """Lines at the start of a run about what has no effect, or another one than its name says; none where all is used."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

@@ -1,7 +1,5 @@
 """Moments of local optimizers that outlive a round (`local.optimizer_state`), against loops written out."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """A round is measured and yielded during the next round's local work; nothing is lost if the next round fails."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

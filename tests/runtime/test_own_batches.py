@@ -1,7 +1,5 @@
 """Steps that change their batch in place, against a plain loop whose every step has a batch of its own."""
 
-from __future__ import annotations
-
 import copy
 from functools import cache, partial
 

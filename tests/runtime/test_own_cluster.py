@@ -1,7 +1,5 @@
 """A Ray started for the run: priorities of its processes, unusual places for its files, and its death."""
 
-from __future__ import annotations
-
 import os
 import re
 import socket

@@ -1,7 +1,5 @@
 """A planned round has the right values of each client, in any order of the cohort."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Centralised training: the mini-batches of the client that owns all data have the gradient of F in expectation."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The profile: the timed forms, whose rounds are equal; the rule of `runtime.layout`."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

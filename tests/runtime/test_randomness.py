@@ -4,8 +4,6 @@ Tables of numbers, a row for each round and a column for each client, are compar
 draws, of different seeds, of neighbouring rounds and of neighbouring clients have nothing in common.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from functools import cache

@@ -1,7 +1,5 @@
 """Runs on Ray have the bits of runs in process, for any number of workers, after deaths of workers and server."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 from functools import partial

@@ -1,7 +1,5 @@
 """Record files, state files, manifests, locks, rows and kept objects by themselves, against hashlib and files."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

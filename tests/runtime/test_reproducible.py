@@ -1,7 +1,5 @@
 """Equal bits in fresh processes, whatever a module seeds; on any worker: tests/algorithms/test_contract_runs.py."""
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

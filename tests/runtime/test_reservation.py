@@ -1,7 +1,5 @@
 """The number of workers for which a cluster has resources; requests for a run's bundles on a stand-in for Ray."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

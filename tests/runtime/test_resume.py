@@ -1,7 +1,5 @@
 """Runs that are stopped anywhere and resumed have equal bits: every algorithm, participation and phase of a round."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

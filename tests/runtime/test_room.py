@@ -1,7 +1,5 @@
 """How many clients a GPU has room for, with a card whose memory is counted by hand."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Whole runs in process: learning-rate schedules in closed form, buffers, records, replay, cut models."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

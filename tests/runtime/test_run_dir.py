@@ -1,7 +1,5 @@
 """A run's directory: never overwritten, one process at a time, refused before training where it cannot be written."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """A module that shards itself over two processes of a worker trains as one client, like the whole module."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 

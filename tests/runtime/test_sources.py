@@ -1,7 +1,5 @@
 """The source of a user's classes is kept with a run as digests, and changes are named."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """Files of a checkpoint that do not fit their run are refused with the place and the difference."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Signals and time limits in the calling process: what each calls or raises, and that handlers are put back."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """summary.json: final values, and best ones in the direction that the report and sweeps use as well."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Reports of clients' work against plain lists; parts of a worker; the sums that a server needs of a round."""
 
-from __future__ import annotations
-
 import pickle
 from collections import Counter
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Torch settings of the calling program change no bit of a run and are restored afterwards."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 
 import pytest

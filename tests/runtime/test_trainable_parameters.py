@@ -1,7 +1,5 @@
 """`model.trainable`: only what it names is trained, kept and sent; the rest stays at the initial point."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A run or a sweep from elsewhere runs no code of its config before the caller trusts it."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 

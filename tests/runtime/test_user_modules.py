@@ -3,8 +3,6 @@
 Each client takes full batches of its own shard.
 """
 
-from __future__ import annotations
-
 from functools import wraps
 
 import pytest

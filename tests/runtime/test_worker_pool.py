@@ -1,7 +1,5 @@
 """The worker pool's waits for workers that start, with stand-ins for Ray and its actors."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A problem so small that a whole run takes a tenth of a second, with every kind of state that a checkpoint holds."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

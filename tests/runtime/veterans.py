@@ -1,7 +1,5 @@
 """Worker actors that outlive a run, in a separate module, because a process imports their whole module."""
 
-from __future__ import annotations
-
 import os
 
 from raylfl.runtime.ray.actors import WorkerActor

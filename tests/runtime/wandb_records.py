@@ -1,7 +1,5 @@
 """Reader of wandb's records of an offline run, without wandb's own service."""
 
-from __future__ import annotations
-
 import json
 import struct
 

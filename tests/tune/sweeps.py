@@ -1,7 +1,5 @@
 """A small sweep over the tests' own quadratics, and functions that carry out its trials without Ray."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 from types import SimpleNamespace

@@ -10,8 +10,6 @@ its sha256, and the reasons why objects were not saved. As loading a pickle exec
 the caller trusts the directory; checkpoints and records need no such trust.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json

@@ -5,8 +5,6 @@ numbers that the algorithm logs, which must have half of the digits of float32. 
 compared, and then every use whose number is a power of two.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
