@@ -153,7 +153,7 @@ def graph_pictures(groups: Sequence[Group], metric: str) -> list[Picture]:
     pictures = []
     for k, (group, graph) in enumerate(drawn[:MAX_PICTURES], 1):
         run, count = group.runs[0], graph.count
-        away = 0 if graph.working is None else count - np.count_nonzero(graph.working)
+        away = count - np.count_nonzero(graph.working)
         shade = _shade(run, count, metric)
         caption = f"Graph of {group.label if len(groups) > 1 else display(group.method)}, seed {run.seed}"
         caption += f"{left_out(k, len(drawn))}, round {graph.round}: {count} nodes on {graph.name}"

@@ -33,7 +33,7 @@ class Net:
 
     name: the topology's name, which determines the positions of nodes. pairs: (from, to) [E, 2]; an undirected edge may
     occur in one direction or in both. weights: the mixing matrix's entry for each edge [E]; 0 if no message used the
-    edge. working: whether each node worked in the round, bool [N]; None: all nodes are hollow.
+    edge. working: whether each node worked in the round, bool [N]; others are hollow.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Net:
     pairs: Ints
     weights: Floats
     directed: bool
-    working: Bools | None = None
+    working: Bools
     round: int = 0
 
 
@@ -78,7 +78,8 @@ def topology_figure(matrix: Floats, name: str, directed: bool, title: str, said:
     It has an edge from j to i for each nonzero matrix[i, j], i != j. name: the topology's name.
     """
     targets, sources = np.nonzero(matrix - np.diag(np.diag(matrix)))
-    net = Net(name, len(matrix), np.column_stack([sources, targets]), matrix[targets, sources], directed)
+    idle = np.zeros(len(matrix), dtype=bool)
+    net = Net(name, len(matrix), np.column_stack([sources, targets]), matrix[targets, sources], directed, idle)
     with rc():
         figure = Drawing(figsize=(5.2, 5.6), layout="constrained")
         ax = figure.subplots()
@@ -164,14 +165,13 @@ def _draw_edges(ax: Axes, net: Net, at: Floats) -> None:
             ax.text(x, y, f"{weight:.2g}", color=INK, ha="center", va="center", fontsize="small", bbox=box)
 
 
-def _draw_nodes(ax: Axes, at: Floats, colors: Floats | None = None, working: Bools | None = None) -> None:
+def _draw_nodes(ax: Axes, at: Floats, colors: Floats | None, working: Bools) -> None:
     """Draws nodes in their colours, blue if None; nodes that did not work are white with an outline."""
     count = len(at)
     size = 260 if count <= NAMED else 40
     edges = np.repeat(to_rgba_array(PALETTE[0]), count, axis=0) if colors is None else colors
     faces = np.repeat(to_rgba_array(PAPER), count, axis=0)
-    if working is not None:
-        faces[working] = edges[working]
+    faces[working] = edges[working]
     ax.scatter(at[:, 0], at[:, 1], s=size, color=faces, edgecolors=list(edges), linewidths=1.2, zorder=3)
     if count <= NAMED:
         dark = faces[:, :3] @ [0.299, 0.587, 0.114] < 0.5
