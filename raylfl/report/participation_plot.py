@@ -92,7 +92,7 @@ def _frequency(ax: Axes, rows: Sequence[dict[str, Any]], count: int, nominal: Fl
     seen, place = frequencies(rows, count), np.arange(count)
     size = float(np.clip(600 / max(count, 1), 2, 14))
     dots: dict[str, Any] = {"s": size, "color": _RECEIVED, "linewidths": 0, "zorder": 3, "label": "seen"}
-    dots["alpha"] = 0.9 if count < 300 else 0.5
+    dots |= {"alpha": 0.9 if count < 300 else 0.5, "clip_on": False}
     ax.set_title("Frequency")
     ax.set_ylabel("draws per round" if _most(rows) != 1 else "share of rounds")
     if nominal is None:
