@@ -85,12 +85,22 @@ class _Pickler(pickle.Pickler):
 def checksum(tensor: Tensor) -> int:
     """The sum of the bits of a tensor's entries, read as integers; 0 for one whose bits cannot be read.
 
-    Unlike torch's count of writes, it shows what a step has written by `.data`.
+    Unlike torch's count of writes, it shows what a step has written by `.data`. Of a tensor that is sharded over
+    processes, this process's shard counts.
     """
+    part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    if not storage_of(part):
+        return 0
+    whole = torch.int64 if part.element_size() >= 8 else WHOLE[part.element_size()]
+    flat = part.detach().resolve_conj().resolve_neg().reshape(-1)
+    return int(flat.view(whole).sum(dtype=torch.int64))
+
+
+def storage_of(tensor: Tensor) -> int:
+    """The address of a tensor's memory; 0 for one without: sparse, of a transform such as vmap, or freed by FSDP."""
     try:
-        whole = torch.int64 if tensor.element_size() >= 8 else WHOLE[tensor.element_size()]
-        return int(tensor.detach().reshape(-1).view(whole).sum(dtype=torch.int64))
-    except RuntimeError:  # sparse, or of a transform such as vmap
+        return tensor.untyped_storage().data_ptr()
+    except RuntimeError:
         return 0
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torchmetrics import MeanMetric, MetricCollection
 
+from raylfl.replay.effects import checksum
 from raylfl.runtime.workers.attributes import Attributes, resettable
 
 
@@ -200,3 +201,26 @@ def test_tensors_that_were_changed_have_the_first_entries_again(way):
         assert torch.equal(module.means[0], first[1])
     assert sorted(attributes.changed_tensors()) == ["means", "target.weight"]  # the run's warning names them
     assert torch.equal(module.online.weight, trained)
+
+
+def test_views_of_buffers_are_left_to_the_tasks_that_set_them():
+    module, made = nn.Linear(2, 2), nn.Linear(2, 2)
+    for each in (module, made):
+        each.register_buffer("rows", torch.zeros(2, 3))
+        each.row = each.rows[0]
+    attributes = Attributes(module, make=lambda: made)
+    module.rows += 1.0  # as a task sets it
+    attributes.restore()
+    assert attributes.changed_tensors() == []
+    assert torch.equal(module.rows, torch.ones(2, 3))
+
+
+def test_the_checksum_sees_each_entry_and_no_memory_that_is_freed():
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.int8, torch.bool, torch.complex64):
+        tensor = torch.zeros(2, 3, dtype=dtype)
+        first = checksum(tensor)
+        tensor.T[1, 1] = 1
+        assert checksum(tensor) == checksum(tensor.T) != first
+    freed = torch.ones(4)
+    freed.untyped_storage().resize_(0)
+    assert checksum(freed) == checksum(torch.eye(2).to_sparse()) == 0

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from raylfl.errors import is_own
-from raylfl.replay.effects import checksum
+from raylfl.replay.effects import checksum, storage_of
 
 TORCH = frozenset(vars(nn.Module()))  # attributes that torch itself keeps in a module
 SET_BY_TASKS = ("_parameters", "_buffers")
@@ -62,7 +62,9 @@ class Attributes:
                 waiting += [(f"{path}.{name}".lstrip("."), value) for name, value in attributes.items()]
                 hooks = [values[name] for name in TORCH - set(SET_BY_TASKS) if isinstance(values.get(name), dict)]
                 self._containers += [_entry(table) for table in hooks]
-        seen = {id(value) for value in (*module.modules(), *module.parameters(), *module.buffers())}
+        set_by_tasks = [*module.parameters(), *module.buffers()]
+        memory = set(map(storage_of, set_by_tasks))
+        seen = {id(value) for value in (*module.modules(), *set_by_tasks)}
         while waiting:
             name, value = waiting.pop()
             if id(value) in seen:
@@ -71,7 +73,7 @@ class Attributes:
             if isinstance(value, GENERATORS):
                 self.generators.append(name)
             elif isinstance(value, Tensor):
-                self._tensors.append((name, value))
+                self._tensors += [] if storage_of(value) in memory else [(name, value)]
             elif isinstance(value, nn.Module):  # of no submodule
                 self._metrics += [value] if resettable(value) else []
             else:
@@ -114,8 +116,7 @@ class Attributes:
             undo()
         for metric in self._metrics:
             metric.reset()
-        changed = self._changed()
-        if self._make is not None and not self._first.keys() >= changed:
+        if self._make is not None and not self._first.keys() >= (changed := self._changed()):
             made = Attributes(self._make())._tensors
             self._first |= {k: made[k][1].detach() for k in changed}
         for k, first in self._first.items():
