@@ -163,7 +163,7 @@ def test_a_lost_node_costs_nothing_but_time_and_a_new_one_is_used(cluster, nodes
     struck = on_ray(config, runs, "runtime.placement=pinned", *TWO, watch=watch)
     assert outcome(struck.run_dir) == outcome(clean.run_dir)
     crossed = [row["traffic/between_nodes_bytes"] for row in struck.metrics[1:3]]  # no checkpoint, no evaluation
-    assert crossed == pytest.approx([(1 + 6 / 2 + 1 / 2) * 4 * struck.params.numel()] * 2, rel=0.002)
+    assert crossed == pytest.approx([(1 + 6 / 2 + 1 / 2) * 4 * struck.params.numel()] * 2, rel=0.005)
     assert len(nodes) == before + 1
     assert not (seen / "slow").exists()
     log = log_of(struck.run_dir)
