@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torchmetrics import MeanMetric, MetricCollection
 
+from raylfl.core.flat import FlatModule
 from raylfl.replay.effects import checksum
 from raylfl.runtime.workers.attributes import Attributes, resettable
 
@@ -224,3 +225,23 @@ def test_the_checksum_sees_each_entry_and_no_memory_that_is_freed():
     freed = torch.ones(4)
     freed.untyped_storage().resize_(0)
     assert checksum(freed) == checksum(torch.eye(2).to_sparse()) == 0
+
+
+def test_first_entries_are_found_for_a_module_that_has_other_memory_than_a_new_one():
+    """A flat module's parameters have memory of their own, so that what was a view of one is a tensor by itself."""
+
+    def make():
+        torch.manual_seed(0)
+        module = Target()
+        module.before, module.row, module.after = torch.zeros(5), module.online.weight.detach()[0], torch.ones(7)
+        return module
+
+    module = make()
+    FlatModule(module, torch.float32, torch.device("cpu"))
+    attributes = Attributes(module, make=make)
+    for tensor in (module.before, module.after, module.means[0]):
+        tensor += 3.0
+    attributes.restore()
+    assert module.before.tolist() == [0.0] * 5
+    assert module.after.tolist() == [1.0] * 7
+    assert module.means[0].tolist() == [0.0] * 2

@@ -62,23 +62,25 @@ class Attributes:
                 waiting += [(f"{path}.{name}".lstrip("."), value) for name, value in attributes.items()]
                 hooks = [values[name] for name in TORCH - set(SET_BY_TASKS) if isinstance(values.get(name), dict)]
                 self._containers += [_entry(table) for table in hooks]
-        set_by_tasks = [*module.parameters(), *module.buffers()]
-        memory = set(map(storage_of, set_by_tasks))
-        seen = {id(value) for value in (*module.modules(), *set_by_tasks)}
+        trained = (p for p in module.parameters() if p.requires_grad)
+        set_by_tasks = set(map(storage_of, (*trained, *module.buffers())))
+        seen = set(map(id, module.modules()))
         while waiting:
             name, value = waiting.pop()
+            if isinstance(value, Tensor):  # also one that tasks set: `make` gives the same list for any memory
+                self._tensors.append((name, value))
+                continue
             if id(value) in seen:
                 continue
             seen.add(id(value))
             if isinstance(value, GENERATORS):
                 self.generators.append(name)
-            elif isinstance(value, Tensor):
-                self._tensors += [] if storage_of(value) in memory else [(name, value)]
             elif isinstance(value, nn.Module):  # of no submodule
                 self._metrics += [value] if resettable(value) else []
             else:
                 waiting += [(name, entry) for entry in self._store(value)]
-        self._sums = [checksum(tensor) for _, tensor in self._tensors]
+        restored = {k: t for k, (_, t) in enumerate(self._tensors) if storage_of(t) not in set_by_tasks}
+        self._sums = {k: checksum(tensor) for k, tensor in restored.items()}
 
     def _store(self, value: Any) -> list[Any]:
         """Stores what `restore` puts back of an object; returns the objects to which it refers."""
@@ -123,7 +125,7 @@ class Attributes:
             self._tensors[k][1].detach().copy_(first)
 
     def _changed(self) -> set[int]:
-        return {k for k, (_, tensor) in enumerate(self._tensors) if checksum(tensor) != self._sums[k]}
+        return {k for k, total in self._sums.items() if checksum(self._tensors[k][1]) != total}
 
     def changed_tensors(self) -> list[str]:
         """Names of frozen parameters and tensors in attributes that were changed in place since the snapshot."""
