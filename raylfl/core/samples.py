@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
@@ -12,16 +11,16 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, Subset, TensorDataset
+from torch.utils.data import Subset, TensorDataset
 
 from raylfl.core.arrays import Ints
 from raylfl.core.flat import in_channels_last, same_entries
 from raylfl.core.oracle import Batch
+from raylfl.core.row_source import RowSource
 from raylfl.core.transfer import to_device
 from raylfl.errors import BadConfig
 
 COMPARED = 8  # samples by which a reading of many samples at once is compared with indexing
-Columns = tuple[np.ndarray[Any, Any], ...]
 NUMPY = {torch.float16, torch.float32, torch.float64}  # numpy has these floating-point dtypes, and not bfloat16
 
 
@@ -30,31 +29,6 @@ def as_tensor(array: np.ndarray) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)
-
-
-class RowSource(Dataset[Any], ABC):
-    """The base class of map-style data sets that read many samples at once; only its subclasses are read this way.
-
-    Workers read batches by `rows`. Of the first one, samples are compared with those that indexing returns.
-    """
-
-    @abstractmethod
-    def __len__(self) -> int:
-        """The number of samples n."""
-
-    @abstractmethod
-    def rows(self, indices: Ints) -> Columns:
-        """The samples of these indices, one array [B, ...] per column."""
-
-    def blank(self, count: int) -> Columns | None:
-        """`count` samples of zeros, one array [count, ...] per column, to try a model where no sample can be read.
-
-        None: the first samples are read.
-        """
-        return None
-
-    def __getitem__(self, k: int) -> Any:
-        return tuple(torch.from_numpy(column)[0] for column in self.rows(np.array([k])))
 
 
 @dataclass

@@ -12,7 +12,7 @@ import torch
 
 from raylfl.components.options import Doc, Gt
 from raylfl.core.arrays import Ints
-from raylfl.core.samples import Columns, RowSource
+from raylfl.core.row_source import Columns, RowSource
 from raylfl.data import DATA
 from raylfl.data.base import DataSource, data_path
 from raylfl.data.image import ImageTransform
