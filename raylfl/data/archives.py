@@ -11,6 +11,7 @@ import pickle
 import struct
 import tarfile
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar
@@ -30,7 +31,7 @@ ARCHIVES = "https://www.cs.toronto.edu/~kriz"
 Half = tuple[Tensor, Tensor]  # images [n, C, H, W], labels int64 [n]
 
 
-class PublicImages(ImageData):
+class PublicImages(ImageData, ABC):
     """The images of a public data set, from files in `<root>/<folder>`.
 
     Options of several data sets:
@@ -61,11 +62,13 @@ class PublicImages(ImageData):
             train, test = self._read()
         self.hold(train, test, classes, transform)
 
+    @abstractmethod
     def _read(self) -> tuple[Half, Half]:
-        raise NotImplementedError
+        """Training and test images and labels, from the files in `path`."""
 
+    @abstractmethod
     def _download(self) -> None:
-        raise NotImplementedError
+        """Fetches the files that are missing or damaged into `path`."""
 
     def _missing(self, problem: str) -> DataMissing:
         expected = f"{', '.join(self.files)}{self.forms} in {self.path}"
