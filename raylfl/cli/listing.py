@@ -44,8 +44,8 @@ def list_own(path: str) -> None:
         if missing := sorted(getattr(cls, "__abstractmethods__", ())):
             about = f"cannot be used: it does not define {' and '.join(missing)}"
         table.add_row(f"{cls.__module__}.{cls.__qualname__}", about, f"{kind}: {inspect.getfile(cls)}")
-        for option, said in _options(cls):
-            table.add_row(f"  {option}", said, "")
+        for option, facts in _options(cls):
+            table.add_row(f"  {option}", facts, "")
     print_table(table)
 
 
@@ -101,8 +101,8 @@ def _is_module(path: str) -> bool:
 def _options(cls: type) -> Iterator[tuple[str, str]]:
     defaults = {name: p.default for name, p in inspect.signature(cls).parameters.items()}
     for name, hint in (options_of_class(cls) or {}).items():
-        said = [] if hint is Any else [words(hint)]
+        facts = [] if hint is Any else [words(hint)]
         default = defaults.get(name, inspect.Parameter.empty)
         if default is not inspect.Parameter.empty and repr(default) != "<factory>":  # of a dataclass's field
-            said.append(f"default {default}")
-        yield name, "; ".join(filter(None, said))
+            facts.append(f"default {default}")
+        yield name, "; ".join(filter(None, facts))

@@ -91,10 +91,10 @@ class Mixing:
         edges = np.flatnonzero(row[self.targets] >= 0)
         edges = edges[np.lexsort((self.sources[edges], row[self.targets[edges]]))]
         first = np.searchsorted(row[self.targets[edges]], np.arange(len(targets) + 1))
-        own, sources, order = place[targets], place[self.sources[edges]], None
+        self_rows, sources, order = place[targets], place[self.sources[edges]], None
         if self.dense:  # products with whole rows are summed in the order of the nodes, which are all in `owners`
-            own, sources, order = targets, self.sources[edges], place
-        return MixingRows(self.self_weights[targets], own, first, sources, self.weights[edges], order)
+            self_rows, sources, order = targets, self.sources[edges], place
+        return MixingRows(self.self_weights[targets], self_rows, first, sources, self.weights[edges], order)
 
     def lazy(self) -> Mixing:
         """The matrix (I + W) / 2."""

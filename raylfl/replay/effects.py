@@ -19,7 +19,7 @@ from raylfl.replay.contents import leaves_of
 from raylfl.replay.proof import Outcome, same_bits
 
 LARGEST = 10_000  # entries; a larger array is compared by its identity
-WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32}  # dtypes of integers by bytes
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}  # by bytes of an entry
 BY_IDENTITY = (nn.Module, type, FunctionType, ModuleType)
 
 
@@ -91,9 +91,9 @@ def checksum(tensor: Tensor) -> int:
     part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     if not storage_of(part):
         return 0
-    whole = torch.int64 if part.element_size() >= 8 else WHOLE[part.element_size()]
+    integers = torch.int64 if part.element_size() >= 8 else INTEGERS[part.element_size()]
     flat = part.detach().resolve_conj().resolve_neg().reshape(-1)
-    return int(flat.view(whole).sum(dtype=torch.int64))
+    return int(flat.view(integers).sum(dtype=torch.int64))
 
 
 def storage_of(tensor: Tensor) -> int:

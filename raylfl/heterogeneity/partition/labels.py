@@ -65,16 +65,16 @@ class _Search:
 
     def chosen(self, choice: Key) -> Ints:
         """The labels that the user has named."""
-        found = [self.of_class(choice), self.of_set(choice)] if isinstance(choice, str) else []
-        found = [values for values in found if values is not None]
-        if not found:
+        candidates = [self.of_class(choice), self.of_set(choice)] if isinstance(choice, str) else []
+        candidates = [values for values in candidates if values is not None]
+        if not candidates:
             columns = list(self._few([0])[0])
             if choice not in columns:
                 known = ", ".join(map(str, columns)) or "there are none"
                 need = f"a column of the samples ({known}), or the name of an attribute"
                 raise BadValue("labels", got=choice, need=need)
-            found = [self._column(choice)]
-        vectors = [self.vector(values, choice) for values in found]
+            candidates = [self._column(choice)]
+        vectors = [self.vector(values, choice) for values in candidates]
         if any(not np.array_equal(vectors[0], other) for other in vectors):
             need = "one thing: attributes of the data class and of its data set have this name, and they differ"
             raise BadValue("labels", got=choice, need=need)

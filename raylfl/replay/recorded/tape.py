@@ -85,8 +85,8 @@ class Tape(TorchDispatchMode):
             number = self._number_anew(args[0])
             self.constants[number] = args[0].clone()
             self._fixed.add(number)
-        given, named = tree_map_only(Tensor, lambda tensor: Slot(self.number_of(tensor)), (args, kwargs))
-        if func._schema.name.startswith("aten::as_strided") and self.geometry[given[0].number].base < self.inputs:
+        slots, keywords = tree_map_only(Tensor, lambda tensor: Slot(self.number_of(tensor)), (args, kwargs))
+        if func._schema.name.startswith("aten::as_strided") and self.geometry[slots[0].number].base < self.inputs:
             reason = "makes views of a batch with strides of its own (`as_strided`)"
         if reason is not None:
             self.reason = reason + line_of_step()
@@ -95,10 +95,10 @@ class Tape(TorchDispatchMode):
         if fresh:  # the step may write to the tensor
             func, out = _aten.clone.default, Slot(self._number_anew(args[0]))
         elif func in AS_VIEWS:
-            out = Slot(self._number_anew(args[0], self.geometry[given[0].number].base))
+            out = Slot(self._number_anew(args[0], self.geometry[slots[0].number].base))
         else:
             out = tree_map_only(Tensor, lambda tensor: Slot(self._out(tensor, tensors)), result)
-        call = Call(AS_VIEWS.get(func, func), given, named, out)
+        call = Call(AS_VIEWS.get(func, func), slots, keywords, out)
         self.calls.append(call)
         self._mark_fixed(call)
         return result
