@@ -22,9 +22,9 @@ import shlex
 import shutil
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -61,8 +61,10 @@ class Mirror:
         self._copied: Copied | None = None  # None before the first copy
         self._held = False  # whether this object has created .owner.json
         self._newest = -ROW_SECONDS  # time of the newest commit
-        self._copier = ThreadPoolExecutor(1, "raylfl_mirror")  # its thread starts with the first copy
-        self._copies: list[Future[None]] = []  # whose ends were not yet reported
+        self._guard = threading.Lock()  # of the three attributes below
+        self._due = False  # whether the folder has changed since the newest copy began
+        self._copier: threading.Thread | None = None
+        self._ends: list[Exception | None] = []  # results of copies, not yet reported
 
     def __reduce__(self) -> tuple[type[Mirror], tuple[Path]]:
         return Mirror, (self.folder,)  # without its thread: Ray Tune saves its callbacks, which refer to the sweep
@@ -90,7 +92,7 @@ class Mirror:
 
         If files cannot be copied, this folder stays the owner, because it has more than the URL.
         """
-        wait(self._copies)
+        self._join()
         held, self._held = self._held, False
         if held:
             with suppress(StorageError, BadConfig, Displaced):
@@ -99,7 +101,7 @@ class Mirror:
 
     def delete(self) -> None:
         """Deletes the files at the URL if this folder is the owner and the storage answers."""
-        wait(self._copies)
+        self._join()
         self._held = False
         with suppress(StorageError, BadConfig, Displaced):
             self._check_owner()
@@ -126,18 +128,39 @@ class Mirror:
         if seldom and now - self._newest < ROW_SECONDS:
             return
         self._newest = now
-        if not self._copies or self._copies[-1].running() or self._copies[-1].done():
-            self._copies.append(self._copier.submit(self.push))
+        with self._guard:
+            self._due = True
+            if self._copier is None:
+                self._copier = threading.Thread(target=self._copy, daemon=True, name="raylfl mirror")
+                self._copier.start()
 
     def complete(self, say: Say) -> None:
         """Copies the files that have changed, waits for the end and reports it, as `commit` does."""
         self.commit(say)
-        wait(self._copies)
+        self._join()
         self._report(say)
 
+    def _join(self) -> None:
+        if (copier := self._copier) is not None:
+            copier.join()
+
+    def _copy(self) -> None:
+        """Copies until nothing is due; the copier's thread."""
+        while True:
+            with self._guard:
+                if not self._due:
+                    self._copier = None
+                    return
+                self._due = False
+            try:
+                self.push()
+                self._ends.append(None)
+            except Exception as error:  # raised by `_report`
+                self._ends.append(error)
+
     def _report(self, say: Say) -> None:
-        while self._copies and self._copies[0].done():
-            end, earlier = self._copies.pop(0).exception(), self.fault
+        while self._ends:
+            end, earlier = self._ends.pop(0), self.fault
             if end is not None and not isinstance(end, StorageError):
                 raise end
             self.fault = end
