@@ -151,7 +151,7 @@ def at_peak(call: Call, geometry: dict[int, Geometry], peak: Peak) -> float:
     """
     if call.views:
         return 0.0
-    given, made = ([geometry[k] for k in slots] for slots in (reads(call), call.results()))
+    given, made = ([geometry[k] for k in slots] for slots in (reads(call), call.results))
     moved = sum(math.prod(g.shape) * g.dtype.itemsize for g in [*given, *made])
     return max(operations(call, geometry) / peak.operations, moved / peak.bytes)
 

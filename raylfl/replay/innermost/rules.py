@@ -243,6 +243,6 @@ RULES: dict[str, Rule] = {
 
 def rule_of(call: Call) -> Rule:
     """The rule that translates this call. Raises Unfit for a call with keyword arguments or without results."""
-    if call.kwargs or not call.results():
+    if call.kwargs or not call.results:
         raise Unfit(call.op.name())
     return RULES.get(call.op.name(), _pointwise)

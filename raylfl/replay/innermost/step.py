@@ -136,6 +136,6 @@ class Innermost:
 
 def _text(translation: Translation, call: Call) -> str:
     """A description of the call without the number of samples, so that it is equal for all batch sizes."""
-    name, results = call.op.name(), call.results()
+    name, results = call.op.name(), call.results
     plain = translation.geometry[results[0]].shape[1:] if name == "aten::view" else call.args
-    return f"{results} = {name}({call.slots()}, {plain})"
+    return f"{results} = {name}({call.slots}, {plain})"

@@ -47,7 +47,7 @@ class Translation:
         self.calls, self.geometry = self.plan.calls, self.plan.geometry
         self.size = self.geometry[0].shape[0]
         self.kinds: dict[int, str] = {0: "rows", 1: "labels"}
-        self.users = Counter(k for call in self.calls for k in set(call.slots()))
+        self.users = Counter(k for call in self.calls for k in set(call.slots))
         self.parameter_of = {k: i for i, k in enumerate(makers)}
         self.convolutions: list[Convolution] = []
         self.written: set[int] = set()  # parameters whose gradients are written
@@ -59,19 +59,19 @@ class Translation:
 
     def last_used_by(self, position: int) -> list[int]:
         """The numbers of the values whose last use is call number `position`, except batch, loss and weights."""
-        later = {k for call in self.calls[position + 1 :] for k in (*call.slots(), *call.results())}
-        used = {*self.calls[position].slots(), *self.calls[position].results()} & self.kinds.keys()
+        later = {k for call in self.calls[position + 1 :] for k in (*call.slots, *call.results)}
+        used = {*self.calls[position].slots, *self.calls[position].results} & self.kinds.keys()
         return sorted(used - later - {0, 1, self.plan.loss})
 
     def only_here(self, k: int) -> bool:
         """Whether value k is a linear layer's or convolution's result and used by one call, which may overwrite it."""
-        maker = next((call for call in self.calls if k in call.results()), None)
+        maker = next((call for call in self.calls if k in call.results), None)
         return maker is not None and maker.op.name() in LAYERS and self.users[k] == 1
 
     def is_aliased(self, k: int, call: Call) -> bool:
         """Whether calls after `call` use another value in the memory of value k, which `call` overwrites."""
         later = self.calls[next(number for number, one in enumerate(self.calls) if one is call) + 1 :]
-        others = {n for one in later for n in one.slots()} & self.kinds.keys() - {k}
+        others = {n for one in later for n in one.slots} & self.kinds.keys() - {k}
         return any(self.geometry[n].base == self.geometry[k].base for n in others)
 
     def argument(self, value: Any, kind: str = "rows") -> int:
@@ -124,9 +124,9 @@ def _alive(calls: Sequence[Call], needed: set[int]) -> list[Call]:
     """The calls on which the values `needed` depend, and those that change an argument or may draw, in order."""
     alive = []
     for call in reversed(calls):
-        if call.op._schema.is_mutable or call.draws or not needed.isdisjoint(call.results()):
+        if call.op._schema.is_mutable or call.draws or not needed.isdisjoint(call.results):
             alive.append(call)
-            needed = needed.union(call.slots())
+            needed = needed.union(call.slots)
     return alive[::-1]
 
 

@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
 
-from raylfl.replay.recorded.calls import Call, Geometry, Slot
+from raylfl.replay.recorded.calls import Call, Geometry, Slot, map_parts
 
 DIGITS = 53  # a Bernoulli number of probability p compares the lower 53 of 64 random bits with p 2^53
 SMALLEST = 2**13  # entries of a mask from which all bits are drawn at once
@@ -34,7 +33,7 @@ class _Probe(TorchDispatchMode):
 
 
 def _by_identity(*parts: Any) -> Any:
-    return tree_map_only(Tensor, id, parts)
+    return map_parts(Tensor, id, parts)
 
 
 def fastest(call: Call, geometry: dict[int, Geometry], faster: bool = True) -> Any:
@@ -64,7 +63,7 @@ def _makes(function: Any, call: Call, geometry: dict[int, Geometry]) -> bool:
     """Whether the function, called with the arguments of `call`, makes exactly this call; tried on meta tensors."""
 
     stand_in = cache(lambda slot: geometry[slot.number].empty("meta"))
-    args, kwargs, answer = tree_map_only(Slot, stand_in, (call.args, call.kwargs, call.result))
+    args, kwargs, answer = map_parts(Slot, stand_in, (call.args, call.kwargs, call.result))
     probe = _Probe(answer)
     try:
         with torch._C._AutoDispatchBelowAutograd(), probe:

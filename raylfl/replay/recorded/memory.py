@@ -115,7 +115,7 @@ def _last_uses(plan: Recording) -> dict[int, int]:
 
     The memory of a gradient gets the number of calls in the plan, because gradients are needed after the last call.
     """
-    last = {plan.geometry[k].base: n for n, call in enumerate(plan.calls) for k in (*call.slots(), *call.results())}
+    last = {plan.geometry[k].base: n for n, call in enumerate(plan.calls) for k in (*call.slots, *call.results)}
     return last | {plan.geometry[k].base: len(plan.calls) for k in plan.gradients if k is not None}
 
 

@@ -25,14 +25,14 @@ def pools_first(plan: Recording) -> Recording:
     out, layouts = list(calls), dict(geometry)
     users: dict[int, list[int]] = defaultdict(list)
     for position, call in enumerate(calls):
-        for k in call.slots():
+        for k in call.slots:
             users[k].append(position)
-    values = {k for call in calls for k in (*call.slots(), *call.results())}
+    values = {k for call in calls for k in (*call.slots, *call.results)}
     sharing = Counter(geometry[k].base for k in values)  # how many values share a memory
     for position, relu in enumerate(calls):
         if relu.op not in (_aten.relu.default, _aten.relu_.default):
             continue
-        (active,) = relu.results()
+        (active,) = relu.results
         places = [k for k in users[active] if k > position]
         if [calls[k].op for k in places] != USES or sharing[geometry[active].base] > 1 or active in results:
             continue

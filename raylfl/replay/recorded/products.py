@@ -20,8 +20,8 @@ def reverse_products(plan: Recording, gradients: Sequence[int | None]) -> Record
     guarantee it: the caller must compare the bits. gradients: the numbers of the values that are these gradients.
     """
     calls, geometry = plan.calls, plan.geometry
-    makers = {k: position for position, call in enumerate(calls) for k in call.results()}
-    used = Counter(k for call in calls for k in call.slots())
+    makers = {k: position for position, call in enumerate(calls) for k in call.results}
+    used = Counter(k for call in calls for k in call.slots)
     out, layouts = [[call] for call in calls], dict(geometry)
     for k in filter(None, gradients):
         if k not in makers or used[k] or gradients.count(k) > 1:
@@ -29,7 +29,7 @@ def reverse_products(plan: Recording, gradients: Sequence[int | None]) -> Record
         turned = calls[position := makers[k]]
         if turned.op is not _aten.transpose.int or sorted(turned.args[1:]) != [1, 2]:
             continue
-        (product,) = turned.slots()
+        (product,) = turned.slots
         made = makers.get(product)
         if made is None or used[product] != 1 or product in plan.results or calls[made].op is not _aten.bmm.default:
             continue

@@ -33,13 +33,13 @@ class Source:
     def write(self) -> tuple[str, dict[str, Any]]:
         """(source of a function `step`, its global names)."""
         plan = self.plan
-        last = {k: position for position, call in enumerate(plan.calls) for k in (*call.slots(), *call.results())}
+        last = {k: position for position, call in enumerate(plan.calls) for k in (*call.slots, *call.results)}
         held = plan.results | plan.constants.keys()
         lines = [f"def step(row, {', '.join(f't{k}' for k in range(plan.leaves))}):"]
         copied, direct = self._pieces(lines)
         for position, call in enumerate(plan.calls):
             lines.append(f"    {self._line(call, direct)}")
-            gone = sorted(k for k in {*call.slots(), *call.results()} if last[k] == position and k not in held)
+            gone = sorted(k for k in {*call.slots, *call.results} if last[k] == position and k not in held)
             if gone:
                 lines.append(f"    del {', '.join(f't{k}' for k in gone)}")
         if copied:
@@ -57,7 +57,7 @@ class Source:
         plan, geometry = self.plan, self.plan.geometry
         makers = {call.result.number: call for call in plan.calls if isinstance(call.result, Slot)}
         used = Counter(geometry[k].base for k in plan.gradients if k is not None)
-        written = {geometry[k].base for call in plan.calls for k in call.written()}
+        written = {geometry[k].base for call in plan.calls for k in call.written}
         copied, direct = {}, {}
         begin = [0, *accumulate(self.sizes)]
         if self.sizes:
@@ -90,7 +90,7 @@ class Source:
             arguments.append(f"out={piece}")
         text = f"{self._bound(function, call.op._schema.name.split('::')[-1])}({', '.join(arguments)})"
         target = _target(call.result)
-        in_place = call.written() and set(call.results()) <= set(call.slots())  # the result is an argument
+        in_place = call.written and set(call.results) <= set(call.slots)  # the result is an argument
         return f"{target} = {text}" if target and not in_place else text
 
     def _value(self, k: int) -> str:

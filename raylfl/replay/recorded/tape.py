@@ -6,12 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
 from raylfl.errors import headline
 from raylfl.replay.contents import leaves_of
-from raylfl.replay.recorded.calls import Call, Geometry, Recording, Slot
+from raylfl.replay.recorded.calls import Call, Geometry, Recording, Slot, map_parts, parts_of
 from raylfl.replay.recorded.guards import AS_VIEWS, Watch, forbidden, line_of_step
 from raylfl.replay.step_log import LogCall, StepLog
 
@@ -79,13 +78,13 @@ class Tape(TorchDispatchMode):
         kwargs = dict(kwargs or {})
         if self.reason is not None:
             return func(*args, **kwargs)
-        tensors = [part for part in tree_leaves((args, kwargs)) if isinstance(part, Tensor)]
+        tensors = parts_of(Tensor, (args, kwargs))
         reason = forbidden(func, args, self._is_fixed)
         if fresh := func is _aten.lift_fresh.default and args[0] not in self._numbers:  # as by `torch.tensor(0.5)`
             number = self._number_anew(args[0])
             self.constants[number] = args[0].clone()
             self._fixed.add(number)
-        slots, keywords = tree_map_only(Tensor, lambda tensor: Slot(self.number_of(tensor)), (args, kwargs))
+        slots, keywords = map_parts(Tensor, lambda tensor: Slot(self.number_of(tensor)), (args, kwargs))
         if func._schema.name.startswith("aten::as_strided") and self.geometry[slots[0].number].base < self.inputs:
             reason = "makes views of a batch with strides of its own (`as_strided`)"
         if reason is not None:
@@ -97,7 +96,7 @@ class Tape(TorchDispatchMode):
         elif func in AS_VIEWS:
             out = Slot(self._number_anew(args[0], self.geometry[slots[0].number].base))
         else:
-            out = tree_map_only(Tensor, lambda tensor: Slot(self._out(tensor, tensors)), result)
+            out = map_parts(Tensor, lambda tensor: Slot(self._out(tensor, tensors)), result)
         call = Call(AS_VIEWS.get(func, func), slots, keywords, out)
         self.calls.append(call)
         self._mark_fixed(call)
@@ -110,8 +109,8 @@ class Tape(TorchDispatchMode):
 
     def _mark_fixed(self, call: Call) -> None:
         """Determines whether the results of a call have the same entries in every step."""
-        bases = {self.geometry[k].base for k in call.slots()}
-        changed = {self.geometry[k].base for k in (*call.results(), *call.written())}
+        bases = {self.geometry[k].base for k in call.slots}
+        changed = {self.geometry[k].base for k in (*call.results, *call.written)}
         if call.factory or (bases and bases <= self._fixed and not call.draws):
             self._fixed |= changed
         elif not call.views:
@@ -159,7 +158,7 @@ def record(
     return tape.recording(
         loss,
         gradients=[None if g is None else tape.number_of(g) for g in rows],
-        logged=tree_map_only(Tensor, lambda tensor: Slot(tape.number_of(tensor)), logged),
+        logged=map_parts(Tensor, lambda tensor: Slot(tape.number_of(tensor)), logged),
         modes=[(part, part.training) for part, training in modes if part.training != training],
     )
 

@@ -37,7 +37,7 @@ CARRIED = "from client to client: results may depend on the number of workers"
 CLIPPED = "its gradient does not grow with its loss, as where a hook clips it"
 METRIC = "logs a metric object"  # whose state is of one client
 SCALE = 2.0**20  # of a loss whose gradient a hook would clip
-NUMBERS = (1, 2, 3, 5, 10, 100)  # of further local steps, at which a step that ignores batch_idx has the same results
+NUMBERS = (2, 3, 5, 10, 100)  # of further local steps, at which a step that ignores batch_idx has the same results
 
 
 class Scaled(NamedTuple):
@@ -157,13 +157,16 @@ class StepTrials:
         vectorize, device = setup.runtime.vectorize, self.flat.params.device
         reason = refusal(self.flat, device, vectorize)
         if reason is None and vectorize == "auto" and device.type == "cpu":
-            with self._trial():
-                one, two = (self.train.batch(setup.trial[:count]).content for count in (1, 2))
-                reason = large_samples(self.flat, self.loop.loss, one, two)
+            reason = self._once("large", self._large_samples)
         if reason is not None:
             return reason
         form = self._once("vectorized", self._fastest)
         return form if isinstance(form, str) else self._oracle(*form)
+
+    def _large_samples(self) -> str | None:
+        with self._trial():
+            one, two = (self.train.batch(self.setup.trial[:count]).content for count in (1, 2))
+            return large_samples(self.flat, self.loop.loss, one, two)
 
     @property
     def alone(self) -> str | None:
@@ -217,14 +220,14 @@ class StepTrials:
     ) -> None:
         """Has an oracle compare two steps of the clients of each order; raises Diverged if a result differs.
 
-        numbers: further numbers of the local step, at which the two are compared in the first order.
+        numbers: further numbers of the local step, at which the first one is compared in the first order.
         """
         self._prepare()
-        for order, t in [*((order, 0) for order in orders), *((orders[0], t) for t in numbers)]:
+        for order, steps in [*((order, {0: 0, 1: 1}) for order in orders), *((orders[0], {0: t}) for t in numbers)]:
             with self._trial():
                 oracle.write_buffers(self.buffers.expand(len(order), -1))
-                for k in (0, 1):
-                    oracle.t, oracle.schedule = t + k, Schedule()
+                for k, t in steps.items():
+                    oracle.t, oracle.schedule = t, Schedule()
                     x = torch.stack([self.at[client, k] for client in order])
                     oracle.gradients(x, [self.batches[client][k] for client in order], lambda c, k=k: k)  # type: ignore
 
@@ -371,5 +374,5 @@ def _count_created(flat: FlatModule, loss: Callable[[Any], Tensor], content: Any
     recording = record_step(flat.module, flat.parameters, content, loss)
     if recording is None:
         return None
-    results = [k for call in recording.calls if not call.views for k in call.results()]
+    results = [k for call in recording.calls if not call.views for k in call.results]
     return sum(math.prod(recording.geometry[k].shape) for k in results), len(results)
