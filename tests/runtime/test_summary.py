@@ -61,14 +61,15 @@ def test_the_commit_is_that_of_the_folder_with_a_note_of_changes(tmp_path, monke
 
 
 def test_the_commit_of_raylfl_does_not_depend_on_the_working_directory(tmp_path, monkeypatch):
+    commit = raylfl_commit.__wrapped__  # a process keeps its first answer
     here = raylfl_commit()
     monkeypatch.chdir(tmp_path)
-    assert raylfl_commit() == here == git_commit(Path(raylfl.__file__).parent)
+    assert commit() == here == git_commit(Path(raylfl.__file__).parent)
     package = tmp_path / "project/.venv/raylfl"  # installed below a project of the user: not tracked there
     package.mkdir(parents=True)
     subprocess.run(["git", "init", str(tmp_path / "project")], check=True, capture_output=True)
     monkeypatch.setattr("raylfl.runtime.records.summary.__file__", str(package / "summary.py"))
-    assert raylfl_commit() is None
+    assert commit() is None
 
 
 def test_the_line_of_local_steps_adds_them_up():

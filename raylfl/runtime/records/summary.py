@@ -92,8 +92,9 @@ def git_commit(folder: Path | None = None) -> str | None:
     return head if changes == "" else head and f"{head}+changes"  # also if git cannot say whether there are any
 
 
+@cache
 def raylfl_commit() -> str | None:
-    """The git commit of the checkout from which raylfl is imported; None for an installed package."""
+    """The git commit of the checkout from which raylfl was imported; None for an installed package."""
     folder = Path(__file__).parent
     return git_commit(folder) if _git(folder, "ls-files", Path(__file__).name) else None
 
