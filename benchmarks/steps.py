@@ -3,10 +3,12 @@
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from statistics import median
 from typing import Any
 from unittest import mock
 
 from benchmarks import rounds
+from benchmarks.floor import floor_seconds, plain_rounds
 from benchmarks.pages import table
 from benchmarks.workloads import USERS
 from raylfl.core.oracle import LoopOracle
@@ -27,11 +29,14 @@ def measure(name: str) -> dict[str, Any]:
     """A workload's row.
 
     comparisons: the share of processor time that comparisons of fast steps with the reference take in a run of 200
-    rounds in process, start-up included. reference: the median round of clients one by one by the reference step,
-    divided by the bare loop's, which is measured before and after.
+    rounds in process, start-up included. reference, to_plain: the median round of clients one by one by the reference
+    step, divided by that of the bare loop and of the plain loop, which are measured before and after.
     """
-    reference = rounds.measure(name, "the reference step", REFERENCE, ROUNDS[name], of=USERS)
-    return {"workload": name, "comparisons": share_of_comparisons(name), "reference": reference.ratio}
+    before = floor_seconds(USERS[name], ROUNDS[name] // 2, plain_rounds)
+    run = rounds.measure(name, "the reference step", REFERENCE, ROUNDS[name], of=USERS)
+    plain = median(before[1:] + floor_seconds(USERS[name], ROUNDS[name] // 2, plain_rounds)[1:])
+    ratios = {"reference": run.ratio, "to_plain": run.round_ms / 1e3 / plain}
+    return {"workload": name, "comparisons": share_of_comparisons(name), **ratios}
 
 
 def share_of_comparisons(name: str) -> float:
@@ -62,5 +67,13 @@ def share_of_comparisons(name: str) -> float:
 def page(rows: list[dict[str, Any]]) -> str:
     """The part `steps` of docs/measurements.md."""
     return table(
-        [{**row, "comparisons": f"{row['comparisons']:.1%}", "reference": f"{row['reference']:.2f}"} for row in rows]
+        [
+            {
+                "workload": row["workload"],
+                "comparisons": f"{row['comparisons']:.1%}",
+                "reference / bare loop": f"{row['reference']:.2f}",
+                "reference / plain loop": f"{row['to_plain']:.2f}",
+            }
+            for row in rows
+        ]
     )
