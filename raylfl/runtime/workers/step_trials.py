@@ -296,7 +296,7 @@ class StepTrials:
             effect, old, new = before.effect(), before.attributes, attributes_of(module)
             if first_difference(old, new) is None:
                 return METRIC if log.objects else effect or outcome
-            self.attributes.restore()
+            self._reset()
             restored = attributes_of(module)
             lasting = [n for n in {**old, **new} if old.get(n) not in (new.get(n), restored.get(n))]
             if lasting:
@@ -324,9 +324,13 @@ class StepTrials:
             with private_randomness(seed), self.training.observed(SGD(), 2, 1, 1) as observer:
                 yield observer.log
         finally:
-            self.flat.load(self.flat.params.copy_(self.parameters))
-            self.flat.write_buffers(self.buffers)
-            self.attributes.restore()
+            self._reset()
+
+    def _reset(self) -> None:
+        """Restores the module's parameters, buffers and attributes, as for each client of a run."""
+        self.flat.load(self.flat.params.copy_(self.parameters))
+        self.flat.write_buffers(self.buffers)
+        self.attributes.restore()
 
 
 def refusal(flat: FlatModule, device: torch.device, setting: str) -> str | None:
