@@ -13,7 +13,7 @@ import numpy as np
 from papers.base import EXPERIMENTS, Claim
 from papers.grid import Axis
 from papers.lines import Lines, Values
-from papers.texts import ACCURACY, accuracy_text, listing
+from papers.numbers import ACCURACY, accuracy_text, listing
 from raylfl.report.derived import Stat, last_k
 from raylfl.report.runs import Group
 from raylfl.report.tables import Column
@@ -95,7 +95,6 @@ class ScaffoldAudit(Lines):
     def claims(self, values: Values) -> list[Claim]:
         early, late = ({name: of[key] for name, of in values[""].items()} for key in ("early", "late"))
         late[START] = values[""][PLAIN]["start"]
-
         verdicts: list[tuple[bool, dict[str, float], list[str]]] = [
             (late[PLAIN] < 1e-4, late, [PLAIN]),
             (late[MOMENTUM] > 0.05, late, [MOMENTUM, PLAIN]),
@@ -148,12 +147,12 @@ class NetworkAudit(Lines):
         means = {name: of["accuracy"].mean for lines in values.values() for name, of in lines.items()}
         level = {name: mean if math.isfinite(mean) else 0.0 for name, mean in means.items()} | {"": 0.0}
         shown = {name: f"{100 * mean:.1f} %" if math.isfinite(mean) else "diverged" for name, mean in means.items()}
-        judged = {text: gap for text, gap in self.gaps.items() if {*gap[:2]} <= level.keys()}
-        told = {text: {name: shown[name] for name in gap[:2] if name} for text, gap in judged.items()}
-        return [
-            Claim(text, low < level[line] - level[other] <= high, listing(told[text], str, ": ", "; "))
-            for text, (line, other, low, high) in judged.items()
-        ]
+        claims = []
+        for text, (line, other, low, high) in self.gaps.items():
+            if {line, other} <= level.keys():
+                evidence = listing({name: shown[name] for name in (line, other) if name}, str, ": ", "; ")
+                claims.append(Claim(text, low < level[line] - level[other] <= high, evidence))
+        return claims
 
 
 COMPARED = (PLAIN, MOMENTUM, LONG, AVERAGE, AVERAGE_MOMENTUM)

@@ -99,14 +99,14 @@ def lacking(grids: dict[str, Grid], results: Path, overrides: Sequence[str]) -> 
             with suppress(Enough):
                 grid.run(cache)
         except DataMissing as error:
-            _leave_out(name, error)
+            say(f"left out {name}: {str(error).splitlines()[0]}")
             continue
         if cache.missing:
             ends = [cache.config_of(*cache.missing[k]) for k in (0, -1)]
             steps = len(cache.missing) * sum(config["rounds"] * work(config) for config in ends) / 2
             is_open = any(claim.holds is None for claim in verdicts(results / name)[0])
-            caches[name], interrupted = cache, any(cache.begun(*run) for run in cache.missing)
-            order[name] = not interrupted, steps / (2 if is_open else 1)
+            order[name] = not any(cache.begun(*run) for run in cache.missing), steps / (2 if is_open else 1)
+            caches[name] = cache
     return {name: caches[name] for name in sorted(caches, key=order.__getitem__)}
 
 
@@ -120,14 +120,10 @@ def _plans(name: str, cache: Lacking) -> Iterator[PlannedRun]:
             try:
                 check_data([run])
             except DataMissing as error:
-                _leave_out(name, error)
+                say(f"left out {name}: {str(error).splitlines()[0]}")
                 here[data] = False
         if here[data]:
             yield run
-
-
-def _leave_out(name: str, error: DataMissing) -> None:
-    say(f"left out {name}: {str(error).splitlines()[0]}")
 
 
 def _estimate(caches: Mapping[str, Lacking], minutes: float, jobs: int | None) -> None:

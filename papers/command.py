@@ -42,8 +42,7 @@ def reproduce(
     for name, experiment in experiments.items():
         entry, folder = EXPERIMENTS.get(name), place(name, experiment, scale)
         say(f"{name}  {entry.paper}: {entry.summary}")
-        runs = place(experiment.shares or name, experiment, scale)
-        options = (folder, scale, overrides, jobs, choices[name], runs)
+        options = (folder, scale, overrides, jobs, choices[name], place(experiment.shares or name, experiment, scale))
         if estimate:
             from papers.estimate import estimate_missing
 
@@ -102,6 +101,5 @@ def list_experiments() -> None:
     for style in ("bold", "", "dim", "dim"):
         table.add_column(style=style, no_wrap=bool(style))
     for entry in EXPERIMENTS:
-        scales = ", ".join(entry.cls.scales) or "always whole"
-        table.add_row(entry.name, escape(entry.summary), entry.paper, scales)
+        table.add_row(entry.name, escape(entry.summary), entry.paper, ", ".join(entry.cls.scales) or "always whole")
     console(width=None if sys.stdout.isatty() else WIDTH, highlight=True).print(table)

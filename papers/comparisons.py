@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from papers.base import EXPERIMENTS, find
-from papers.ledger import Row, check_complete, folders, read, row
-from papers.ledger_rows import run_of
+from papers.ledger import Row, check_complete, folders, read, row, run_of
 from papers.run_cache import decisive, set_keys
 from raylfl.config.load import load_config
 from raylfl.diagnostics.metric_names import stated_directions
@@ -35,8 +34,7 @@ def page_name(name: str) -> str:
 
 def check_name(name: str, results: Path) -> None:
     """Raise BadConfig unless a comparison can have this name, and its page is free."""
-    groups = {experiment.partition("/")[0] for experiment in EXPERIMENTS.names()}
-    if name.partition("/")[0] in groups:
+    if name.partition("/")[0] in {experiment.partition("/")[0] for experiment in EXPERIMENTS.names()}:
         find(name)
     if not NAME.fullmatch(name) or len(name) > LONGEST or ".jsonl" in name:
         raise BadConfig(
@@ -54,8 +52,7 @@ def row_of(run: RunRecord) -> Row:
     check_complete(run)
     cell = _cell_of(run.config) | ({"metrics": run.directions} if run.directions else {})
     final = run.summary.get("final", {}).items()
-    finite = {name: value for name, value in final if isinstance(value, (int, float)) and math.isfinite(value)}
-    measures = {name: float(f"{value:.12g}") for name, value in finite.items()}
+    measures = {k: float(f"{v:.12g}") for k, v in final if isinstance(v, (int, float)) and math.isfinite(v)}
     return row(run, cell, measures=measures, curves=(main_metric([run]),), points=POINTS)
 
 

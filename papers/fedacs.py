@@ -7,14 +7,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from papers import numbers
 from papers.base import EXPERIMENTS, Claim
 from papers.grid import Axis, Point
-from papers.ledger import Row
-from papers.ledger_rows import run_of
+from papers.ledger import Row, run_of
 from papers.lines import Lines, Values
+from papers.numbers import ACCURACY, accuracy_text, cost_or_dash, listing, mean_cost, ordered, ratio_text, table_of
 from papers.run_cache import RunCache
-from papers.statistics import effective_count
-from papers.texts import ACCURACY, accuracy_text, cost_or_dash, listing, mean_cost, ordered, ratio_text, table_of
 from raylfl.core.arrays import Floats
 from raylfl.errors import BadConfig
 from raylfl.report.derived import group_to_target, last_k, to_target
@@ -111,36 +110,29 @@ class Efficiency(Lines):
 
     def claims(self, values: Values) -> list[Claim]:
         """The claims of Sec. 6, and that of figs. 6, 9, 10: FedACS has the highest final accuracy."""
-        claims = []
+        costs, gains = list[Claim](), list[Claim]()
         for task, methods in values.items():
             for axis, does in AXES.items():
                 spent = {name: mean_cost(of[axis]) for name, of in methods.items()}
                 best = min(value for name, value in spent.items() if name not in ("FedACS", "OS"))
                 evidence = listing(ordered(spent), cost_or_dash)
-                claims.append(Claim(f"{task}: FedACS {does}", spent["FedACS"] < best, evidence))
+                costs.append(Claim(f"{task}: FedACS {does}", spent["FedACS"] < best, evidence))
+            ends = {name: 100 * of["accuracy"].mean for name, of in methods.items()}
+            leads = [ends["FedACS"] - end for name, end in ends.items() if name != "FedACS"]
+            evidence = f"{min(leads):.1f} to {max(leads):.1f} points above the others"
+            text = f"{task}: FedACS has the highest accuracy over the last {LAST} rounds"
+            published = "{:g} to {:g}".format(*methods["FedACS"]["gains"])
+            gains.append(Claim(text, min(leads) > 0, evidence, published=published))
         reached = {task: mean_cost(methods["FedAU"]["rounds"]) for task, methods in values.items()}
         never = not any(map(math.isfinite, reached.values()))
         spread = {name: sum(of[name]["accuracy"].std for of in values.values()) / len(values) for name in METHODS}
         varies = f"c-a-FedAvg varies more than FedAvg over the last {LAST} rounds and the seeds"
         return [
-            *claims,
-            *gains(values),
+            *costs,
+            *gains,
             Claim("FedAU reaches no target", never, listing(reached, cost_or_dash)),
             Claim(varies, spread["c-a-FedAvg"] > spread["FedAvg"], listing(ordered(spread, lambda std: -std))),
         ]
-
-
-def gains(values: Values) -> list[Claim]:
-    """The claim for each task that FedACS has the highest final accuracy; the evidence is its lead in points."""
-    claims = []
-    for task, methods in values.items():
-        top = methods["FedACS"]["accuracy"].mean
-        leads = [100 * (top - of["accuracy"].mean) for name, of in methods.items() if name != "FedACS"]
-        evidence = f"{min(leads):.1f} to {max(leads):.1f} points above the others"
-        published = "{:g} to {:g}".format(*methods["FedACS"]["gains"])
-        text = f"{task}: FedACS has the highest accuracy over the last {LAST} rounds"
-        claims.append(Claim(text, min(leads) > 0, evidence, published=published))
-    return claims
 
 
 @EXPERIMENTS.register("fedacs/table1", paper="FedACS [3] table 1, fig. 6")
@@ -202,7 +194,7 @@ class Table5Epochs(Epochs, Table5):
 DISTANCE = "global/distance_abs"
 DIM = 10
 SMOOTHED = "the curves are trailing moving averages over {} rounds"
-_text_of = partial(listing, show="{:.3f}".format, between=": ", end="; ")
+_text_of = partial(listing, show="{:.3f}".format, sep=": ", end="; ")
 
 
 def limit_measures(tail: int) -> dict[str, Callable[[RunRecord], float]]:
@@ -211,7 +203,7 @@ def limit_measures(tail: int) -> dict[str, Callable[[RunRecord], float]]:
 
     def noise(run: RunRecord) -> float:
         columns = [run.column(f"test/x{j}")[-tail:] for j in range(DIM)]
-        return math.sqrt(sum(np.var(x, ddof=1) / effective_count(x) for x in columns))
+        return math.sqrt(sum(np.var(x, ddof=1) / numbers.effective_count(x) for x in columns))
 
     means = {name: lambda run, m=metric: float(run.column(m)[-tail:].mean()) for name, metric in names.items()}
     return {"noise": noise, **means}
@@ -277,17 +269,16 @@ class Quadratics(Lines):
 
     def values(self, panel: str, line: str, group: Group) -> dict[str, Any]:
         (run,) = group.runs
-        numbers = {name: self.measure(run, name) or 0.0 for name in self.measures}
-        mean = np.array([numbers[f"x{j}"] for j in range(DIM)])
+        measured = {name: self.measure(run, name) or 0.0 for name in self.measures}
+        mean = np.array([measured[f"x{j}"] for j in range(DIM)])
         optimum, predicted = data_of(run.config).optimum().numpy(), predicted_limit(run.config, self.tail)
         expected = np.full(DIM, np.nan) if predicted is None else predicted
         pairs = {"bias": (mean, optimum), "predicted": (expected, optimum), "off": (mean, expected)}
         apart = {name: float(np.linalg.norm(x - y)) for name, (x, y) in pairs.items()}
-        return numbers | apart | {"start": float(np.linalg.norm(optimum))}  # x_0 = 0
+        return measured | apart | {"start": float(np.linalg.norm(optimum))}  # x_0 = 0
 
     def plot_of(self, lines: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        start = lines["FedACS"]["start"]
-        return {"start": start, "limits": (0.02, 1.0), "window": self.options["rounds"] // 50}
+        return {"start": lines["FedACS"]["start"], "limits": (0.02, 1.0), "window": self.options["rounds"] // 50}
 
 
 @EXPERIMENTS.register("fedacs/fig4", paper="FedACS [3] fig. 4")

@@ -15,8 +15,8 @@ from papers.base import EXPERIMENTS, Claim, Findings
 from papers.grid import Grid, Point, by
 from papers.ledger import Row
 from papers.lines import styles, sweeps_figure
+from papers.numbers import ACCURACY, cost_or_dash, listing, ratio_text, table_of
 from papers.run_cache import RunCache
-from papers.texts import ACCURACY, cost_or_dash, listing, ratio_text, table_of
 from raylfl.report.curves import log_axis
 from raylfl.report.derived import Stat
 from raylfl.report.runs import RunRecord
@@ -158,9 +158,7 @@ def claims(rows: Sequence[Mapping[str, Any]]) -> list[Claim]:
 
 
 def figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    panels: dict[str, dict[str, tuple[dict[float, Stat], dict[float, Stat]]]] = {
-        partition: {name: ({}, {}) for name in LINES} for partition in PARTITIONS
-    }
+    panels: dict[str, Any] = {partition: {name: ({}, {}) for name in LINES} for partition in PARTITIONS}
     for row in rows:
         point = row["point"]
         name = "pixels 0..1" if point.pixels == "0..1" else point.pixels

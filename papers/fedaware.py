@@ -8,12 +8,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from papers.base import EXPERIMENTS, Claim, plain
-from papers.grid import Axis, Grid, Point, nest
+from papers.grid import Axis, Grid, Point, by
 from papers.ledger import Row
 from papers.lines import Lines, Values
+from papers.numbers import ACCURACY, accuracy_text, difference, listing, ordered, percent, stat_of, table_of
 from papers.run_cache import RunCache
-from papers.statistics import difference
-from papers.texts import ACCURACY, accuracy_text, listing, ordered, percent, stat_of, table_of
 from raylfl.errors import BadConfig
 from raylfl.report.derived import Stat, best, final_rounds, last_k
 from raylfl.report.runs import Group
@@ -98,8 +97,10 @@ class Tuned(Scenario):
         return self.methods[point.method][point.tuning]
 
     def tune(self, cache: RunCache) -> dict[Any, dict[str, Group]]:
-        """System -> method -> the runs of its best setting."""
-        return nest(self.best(cache, lambda group: best(group, ACCURACY).mean), "system", "method")
+        """System -> method -> the runs of its best setting. Raises BadConfig if no method has all its runs."""
+        if not (runs := self.best(cache, lambda group: best(group, ACCURACY).mean)):
+            raise BadConfig("no method has the runs of all its settings yet; `raylfl reproduce` makes the missing ones")
+        return by(runs, "method", "system")
 
 
 def against(form: str, names: Iterable[str]) -> list[str]:
@@ -226,8 +227,7 @@ class Fig3(Curves):
         ):
             means = {name: of[metric].mean for name, of in values[""].items()}
             low, *_, high = means.values()
-            evidence = listing(means, percent if metric == ACCURACY else show)
-            claims.append(Claim(text, sign * (high - low) > 0, evidence))
+            claims.append(Claim(text, sign * (high - low) > 0, listing(means, percent if metric == ACCURACY else show)))
         return claims
 
 
@@ -240,10 +240,7 @@ class Methods(Tuned, Curves):
     looks: ClassVar[Mapping[str, str]] = LOOKS
 
     def lines(self, cache: RunCache) -> dict[str, dict[str, Group]]:
-        groups = self.tune(cache)
-        if not groups:
-            raise BadConfig("no method has the runs of all its settings yet; `raylfl reproduce` makes the missing ones")
-        return {"": groups["hybrid"]}
+        return {"": self.tune(cache)["hybrid"]}
 
     def claims(self, values: Values) -> list[Claim]:
         return self.comparisons(values[""]) if len(values[""]) == len(self.methods) else []
@@ -327,8 +324,10 @@ class Fig7(Curves):
 
     line, name = "alpha", "{alpha}"
     stem, metrics, curves = "fig7", (ACCURACY, DIVERSITY), (DIVERSITY,)
-    system: ClassVar = {"hybrid+": SYSTEMS["hybrid+"]}
-    axes: ClassVar = {"system": system, "alpha": alphas("algorithm.alpha", 0.1, 0.3, 0.5, 0.7, 0.9)}
+    axes: ClassVar = {
+        "system": {"hybrid+": SYSTEMS["hybrid+"]},
+        "alpha": alphas("algorithm.alpha", 0.1, 0.3, 0.5, 0.7, 0.9),
+    }
     options: ClassVar = Scenario.options | {"algorithm.name": "fedaware"}
 
     def claims(self, values: Values) -> list[Claim]:

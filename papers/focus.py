@@ -7,14 +7,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from papers import texts
+from papers import numbers
 from papers.base import EXPERIMENTS, Claim, Findings, PaperResult
 from papers.grid import Axis, Grid, Point, by
 from papers.ledger import Row
 from papers.lines import Lines, Sweep, Sweeps, Values, best_value
+from papers.numbers import ACCURACY, accuracy_text, cost_or_dash, listing, mean_cost, ordered, stat_of, table_of
 from papers.run_cache import RunCache
-from papers.statistics import CIFAR10, counts_of
-from papers.texts import ACCURACY, accuracy_text, cost_or_dash, listing, mean_cost, ordered, stat_of, table_of
 from raylfl.core.arrays import Floats
 from raylfl.report import partition_plot
 from raylfl.report.derived import Stat, group_to_target, last_k, to_target
@@ -73,8 +72,7 @@ class Fig4(Lines):
     def values(self, panel: str, line: str, group: Group) -> dict[str, Any]:
         (run,) = group.runs
         values = {key: math.inf if (value := self.measure(run, key)) is None else value for key in self.measures}
-        sent = {key: value * COUNTED.get(line, 1.0) for key, value in values.items() if key.startswith("floats")}
-        values |= sent
+        values |= {key: value * COUNTED.get(line, 1.0) for key, value in values.items() if key.startswith("floats")}
         costs = {cost.replace(" to ", ""): values[cost] for cost in COSTS}
         return values | costs | {"end": values["level"], "curve": run.column(DISTANCE)}
 
@@ -146,9 +144,8 @@ class Bubbles(PaperResult):
     """Bubble plot of CIFAR-10's labels over 32 clients, Dirichlet(0.05)."""
 
     def run(self, cache: RunCache) -> Findings:
-        counts = counts_of({"name": "dirichlet_client", "alpha": 0.05}, CIFAR10, clients=32)
-        shares = -np.sort(-counts / counts.sum(axis=1, keepdims=True), axis=1)
-        two = shares[:, :2].sum(axis=1)
+        counts = numbers.counts_of({"name": "dirichlet_client", "alpha": 0.05}, numbers.CIFAR10, clients=32)
+        two = np.sort(counts / counts.sum(axis=1, keepdims=True), axis=1)[:, -2:].sum(axis=1)
         evidence = f"a client's two largest classes hold {100 * np.median(two):.1f} % of its samples in the median, "
         evidence += f"{100 * two.min():.1f} % at the least"
         text = "the data of each client mainly cover one or two classes"
@@ -168,15 +165,10 @@ STARTED |= {line: LINES[name] | {"model.init_args.dropout": 0.25} for line, name
 LOOKS = {name: METHODS.get(name, "fedprox") for name in LINES} | {"FedAU": "fedacs"}  # FOCUS is blue, too
 LOOKS |= {SEQUENCE: "sfl", "FOCUS, dropout": "fedaware", f"{DIVISOR}, dropout": "fedvarp"}
 # the rates of the public code: a client takes part with probability 0.2, whether or not it did in the round before
-PANELS: dict[str, dict[str, Any]] = {
-    "Bernoulli": {},
-    "Markov": {"participation": {"name": "markov", "p_on": 0.2, "p_off": 0.8}},
-}
+PANELS: Axis = {"Bernoulli": {}, "Markov": {"participation": {"name": "markov", "p_on": 0.2, "p_off": 0.8}}}
 RATES = (0.002, 0.006, 0.02, 0.06)  # the published learning rate, and larger ones
 # participation -> method -> mean and std over the last 500 rounds of the authors' public logs
-PUBLISHED = {
-    row.pop("participation"): {name: text for name, text in row.items() if text} for row in table_of("focus_fig9")
-}
+PUBLISHED = {row.pop("participation"): {k: v for k, v in row.items() if v} for row in table_of("focus_fig9")}
 NOTES: Sequence[str] = [
     "the paper's text has no Markov runs; rates and logs are those of its public code: off to on 0.2, on to off 0.8, "
     "a chain without memory, as either state is followed by `on` with probability 0.2",
@@ -192,7 +184,7 @@ NOTES: Sequence[str] = [
 def logs() -> dict[tuple[str, str], dict[int, float]]:
     """(participation, method or variant in SHARED) -> the authors' log: number of finished rounds -> test accuracy."""
     logs: dict[tuple[str, str], dict[int, float]] = {}
-    for line in texts.measurements(texts.path_of("published/focus_fig9.csv.gz")):
+    for line in numbers.measurements(numbers.path_of("published/focus_fig9.csv.gz")):
         method = DIVISOR if line["method"] == "SCAFFOLD" else line["method"]
         log = logs.setdefault((line["participation"].capitalize(), method), {})
         log[int(line["round"]) + 1] = float(line["test_accuracy_percent"]) / 100

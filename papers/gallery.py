@@ -100,10 +100,8 @@ def claims(published: Sequence[PublishedExperiment]) -> str:
         for of in published
         for claim in of.claims
     ]
-    rows += [
-        (entry.paper, entry.name, entry.summary, "–", "–", "no run", f"0 / {entry.cls().whole() or '?'}")
-        for entry in _unpublished(published)
-    ]
+    for e in _unpublished(published):
+        rows.append((e.paper, e.name, e.summary, "–", "–", "no run", f"0 / {e.cls().whole() or '?'}"))
     table = _table(("paper", "experiment", "claim", "published", "ours", "verdict", "runs"), rows)
     lines = [HEAD, _head("claims"), '<div class="sortable" markdown>', "", *table, "", "</div>", "", REFERENCES]
     return "\n".join(lines) + "\n"

@@ -178,17 +178,9 @@ class Grid(PaperResult):
         return [f"{what} of {text}" for what, text in (texts | many).items()]
 
 
-def by(groups: Mapping[Point, T], axis: str) -> dict[Point, dict[Any, T]]:
-    """Point without this axis -> value of the axis -> entry."""
-    out: dict[Point, dict[Any, T]] = {}
-    for point, entry in groups.items():
-        out.setdefault(point.without(axis), {})[point[axis]] = entry
-    return out
-
-
-def nest(groups: Mapping[Point, T], outer: str, inner: str) -> dict[Any, dict[Any, T]]:
-    """Value of one axis -> value of another -> entry."""
+def by(groups: Mapping[Point, T], axis: str, outer: str = "") -> dict[Any, dict[Any, T]]:
+    """Point without this axis, or its value of the axis `outer` -> value of the axis -> entry."""
     out: dict[Any, dict[Any, T]] = {}
     for point, entry in groups.items():
-        out.setdefault(point[outer], {})[point[inner]] = entry
+        out.setdefault(point[outer] if outer else point.without(axis), {})[point[axis]] = entry
     return out

@@ -84,6 +84,8 @@ def row(
     """The row of a run; curves: the metrics of which it has a curve besides the main one, of at most so many points."""
     metric, diverged, origin = main_metric([run]), (run.path / DIVERGED).is_file(), _origin(run)
     rounds = len(run.rounds) if run.summary.get("stopped_early") else int(run.config["rounds"])
+    # the summary has the seconds of the last process only, for a resumed run less than the sum over the rounds
+    seconds = max(float(np.nansum(run.column("time/round"))), float(run.summary.get("wall_seconds", 0.0)))
     means = {k: np.inf if diverged else float(np.mean(tail(run, metric, k))) for k in WINDOWS if k <= rounds}
     return Row(
         dict(cell),
@@ -94,7 +96,7 @@ def row(
         diverged,
         {str(k): round(mean, DIGITS) if math.isfinite(mean) else None for k, mean in means.items()},
         _points(run, metric),
-        _seconds(run),
+        round(seconds, 1) if seconds else None,
         {key: origin.get("host", {}).get(key) for key in ("cpu", "cpus", "memory_gib")},
         origin.get("versions", {}),
         origin.get("commit"),
@@ -113,12 +115,6 @@ def _points(run: RunRecord, metric: str, digits: int = 2 * DIGITS, most: int = P
     points = thin_out(list(zip(run.rounds[seen].tolist(), values[seen].tolist(), strict=True)), most)
     short = metric.endswith("accuracy")
     return [[r, round(value, DIGITS) if short else float(f"{value:.{digits}g}")] for r, value in points]
-
-
-def _seconds(run: RunRecord) -> float | None:
-    # the summary has the seconds of the last process only, for a resumed run less than the sum over the rounds
-    seconds = max(float(np.nansum(run.column("time/round"))), float(run.summary.get("wall_seconds", 0.0)))
-    return round(seconds, 1) if seconds else None
 
 
 def _origin(run: RunRecord) -> Mapping[str, Any]:
@@ -168,8 +164,7 @@ def thin_out(points: Sequence[tuple[int, float]], most: int = POINTS) -> list[tu
     """At most `most` of the points, evenly spaced."""
     if len(points) <= most:
         return list(points)
-    places = np.linspace(0, len(points) - 1, most).round().astype(int)
-    return [points[k] for k in places]
+    return [points[k] for k in np.linspace(0, len(points) - 1, most).round().astype(int)]
 
 
 def last_value(row: Row) -> float | None:
@@ -213,6 +208,23 @@ def _rows_in(path: Path) -> list[Row]:
                 "update raylfl if a later version wrote it"
             ) from None
     return rows
+
+
+def run_of(row: Row, config: Mapping[str, Any], name: str) -> RunRecord:
+    """A row as a run with this config and name."""
+    rounds = row.rounds
+    if row.diverged:  # without `diverged_at`, one round more than up to the last point
+        seen = 2 + int(row.curve[-1][0] if row.curve else -1)
+        rounds = max(1, seen if row.diverged_at is None else row.diverged_at)
+    metrics = {}
+    for metric, points in {row.metric: row.curve, **row.curves}.items():
+        values = metrics[metric] = np.full(rounds, np.nan)
+        for r, value in points:
+            values[int(r)] = value
+        if row.diverged:
+            values[-1] = np.inf
+    config = {**config, "seed": row.seed, "rounds": row.rounds}
+    return RunRecord(Path(name), config, np.arange(rounds), metrics, {"measures": row.measures})
 
 
 def add(folder: Path, rows: Iterable[Row], file: str = ROWS) -> int:

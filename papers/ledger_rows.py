@@ -1,16 +1,16 @@
-"""Caches of an experiment that make no runs: of the ledger's rows, and of what exists, to find what is missing."""
+"""The rows of the ledger as runs of an experiment, and as plain dicts for `raylfl.ledger`; what an experiment lacks."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from papers.base import PaperResult, plain
+from papers.base import EXPERIMENTS, PaperResult, plain
+from papers.comparisons import rows_of_comparison
 from papers.grid import Grid
-from papers.ledger import Row, order
+from papers.ledger import Row, folders, last_value, order, read, run_of
 from papers.run_cache import CellConfig, RunCache, load_record
-from raylfl.errors import BadConfig
+from raylfl.errors import BadConfig, did_you_mean
 from raylfl.execution.planned import PlannedRun
 from raylfl.execution.store import words_of
 from raylfl.report.runs import RunRecord
@@ -34,31 +34,47 @@ class LedgerRows(RunCache):
 
     def record(self, setting: CellConfig, row: Row) -> RunRecord:
         if lacks := self.experiment.lacks(row):
-            raise BadConfig(
-                f"{setting.label}: its row in the ledger is older than {', '.join(lacks)}; make the run again"
-            )
+            older = f"its row in the ledger is older than {', '.join(lacks)}"
+            raise BadConfig(f"{setting.label}: {older}; make the run again")
         return run_of(row, setting.config, setting.folder(row.seed, row.digest))
-
-
-def run_of(row: Row, config: Mapping[str, Any], name: str) -> RunRecord:
-    """A row as a run with this config and name."""
-    rounds = row.rounds
-    if row.diverged:  # without `diverged_at`, one round more than up to the last point
-        seen = 2 + int(row.curve[-1][0] if row.curve else -1)
-        rounds = max(1, seen if row.diverged_at is None else row.diverged_at)
-    metrics = {}
-    for metric, points in {row.metric: row.curve, **row.curves}.items():
-        values = metrics[metric] = np.full(rounds, np.nan)
-        for r, value in points:
-            values[int(r)] = value
-        if row.diverged:
-            values[-1] = np.inf
-    config = {**config, "seed": row.seed, "rounds": row.rounds}
-    return RunRecord(Path(name), config, np.arange(rounds), metrics, {"measures": row.measures})
 
 
 def key_of(cell: Any, seed: int) -> tuple[Any, ...]:
     return (*((axis, plain(value)) for axis, value in sorted(cell.items())), seed)
+
+
+def rows_of(results: Path, name: str | None) -> list[dict[str, Any]]:
+    """One dict per row of the ledger of this name below `results`, or of all. Raises BadConfig if there is none."""
+    ledgers, experiments = folders(results), EXPERIMENTS.names()
+    if name is not None and name not in ledgers:
+        hint = did_you_mean(name, [*ledgers, *experiments], f"it has {', '.join(ledgers) or 'no rows at all'}")
+        remedy = f"`raylfl reproduce {name} --scale paper` makes its runs" if name in experiments else hint
+        raise BadConfig(f"{name} has no rows in {results}; {remedy}")
+    dates = _dates_of_commits(results)
+    records = []
+    for ledger in ledgers if name is None else [name]:
+        grid: Any = EXPERIMENTS.get(ledger).cls() if ledger in experiments else None
+        points = {key_of(grid.cell(p), 0): p for p in grid.points("paper")} if isinstance(grid, Grid) else {}
+        for row in rows_of_comparison(ledgers[ledger]) if grid is None else read(ledgers[ledger]):
+            point, facts = points.get(key_of(row.cell, 0)), vars(row)
+            metric, value, published = grid.headline(point, row) if point else (row.metric, last_value(row), None)
+            record = {"experiment": ledger, **row.cell, "seed": row.seed}
+            record |= {"metric": metric, "value": value, "published": published}
+            record |= {key: facts[key] for key in ("rounds", "diverged", "seconds")} | row.machine | row.versions
+            record |= {"commit": row.commit, "commit_date": dates.get(row.commit or "")}
+            record |= {key: facts[key] for key in ("params_sha256", "digest", "command")}
+            records.append(record | {f"measure/{name}": value for name, value in row.measures.items()})
+    return records
+
+
+def _dates_of_commits(folder: Path) -> dict[str, str]:
+    """Commit -> its date, of the repository around a folder."""
+    command = ["git", "-C", str(folder), "log", "--all", "--format=%H %cs"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    return dict(line.split() for line in done.stdout.splitlines())
 
 
 class Lacking(RunCache):

@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from papers.base import Claim, Findings
-from papers.grid import Grid, Point, nest
+from papers.grid import Grid, Point, by
+from papers.numbers import ACCURACY, accuracy_text
 from papers.run_cache import RunCache
-from papers.texts import ACCURACY, accuracy_text
 from raylfl.report.curves import Curve, curve, draw
 from raylfl.report.derived import Stat
 from raylfl.report.figures import PANEL, Block, Panel, composed, legend_handles
@@ -64,7 +64,7 @@ class Lines(Pictured):
         """Panel -> line -> its runs."""
         groups = self.groups(cache)
         if self.panel:
-            return nest(groups, self.panel, self.line)
+            return by(groups, self.line, self.panel)
         return {"": {point[self.line]: group for point, group in groups.items()}}
 
     def values(self, panel: Any, line: str, group: Group) -> dict[str, Any]:

@@ -112,13 +112,11 @@ def _rows(name: str, experiment: Grid, runs: Sequence[RunRecord], alone: bool, t
     return rows
 
 
-def _cell(
-    run: RunRecord, near: Sequence[CellConfig], experiment: Grid, cache: RunCache
-) -> tuple[str, Mapping[str, Any]]:
+def _cell(run: RunRecord, near: Sequence[CellConfig], grid: Grid, cache: RunCache) -> tuple[str, Mapping[str, Any]]:
     """What is wrong with a run, if something is, and the ledger's cell of the nearest setting."""
     config, seed = load_config(run.config).resolved, run.config["seed"]
-    if seed not in experiment.seeds:
-        return f"seed={seed} is none of {', '.join(map(str, experiment.seeds))}", near[0].cell
+    if seed not in grid.seeds:
+        return f"seed={seed} is none of {', '.join(map(str, grid.seeds))}", near[0].cell
     pairs = ((differences(config, cache.config_of(s, seed)), s.cell) for s in near)
     keys, cell = min(pairs, key=lambda pair: len(pair[0]))
     rest = f", and {len(keys) - KEYS} more keys" if len(keys) > KEYS else ""

@@ -19,9 +19,8 @@ import numpy as np
 from papers.grid import Axis, Grid, Point, by
 from papers.ledger import Row, thin_out, write_lines
 from papers.ledger_rows import LedgerRows
+from papers.numbers import ACCURACY, effective_count, measurements, path_of, stat_of, table_of
 from papers.run_cache import RunCache
-from papers.statistics import effective_count
-from papers.texts import ACCURACY, measurements, path_of, stat_of, table_of
 from raylfl.report.derived import Stat, last_k, score
 from raylfl.report.runs import Group
 
@@ -90,13 +89,13 @@ LAST, MORE = 40, 400  # the paper averages 40 rounds; 400 rounds have ten times 
 FILE = "published/sfl_test_accuracy.csv.gz"
 SOURCE = "the authors' public logs, seed 1234 (published/sfl_test_accuracy.csv.gz)"
 Series = list[tuple[int, float]]  # (round from 0, accuracy as a fraction)
+CellRates = Mapping[Point, Sequence[float]]  # cell -> learning rates
 
 
 def log_of(cell: Mapping[str, Any], rounds: int) -> Series | None:
     """The authors' log of a cell with this many rounds, if it has one. Raises DataMissing without the file of logs."""
-    clip = cell["clip"] or 0
     names = (file.partition("/")[2] for file in TASKS[cell["task"]]["base"])  # of data and model
-    key = (*names, cell["method"], cell["classes"], cell["steps"], float(cell["lr"]), clip, rounds)
+    key = (*names, cell["method"], cell["classes"], cell["steps"], float(cell["lr"]), cell["clip"] or 0, rounds)
     return _logs(path_of(FILE)).get(key)
 
 
@@ -135,10 +134,7 @@ class Images(Grid):
     small: ClassVar[dict[str, Sequence[Any]]] = {"steps": (5,)}
     smoke: ClassVar = {"partition.min_size": 2}
     rounds: ClassVar[Mapping[str, Sequence[int]]] = {"smoke": (100,), "paper": (1000,)}
-    rates: ClassVar[Mapping[str, Mapping[str, Sequence[float]]]] = {
-        "smoke": {"PFL": (0.1, 0.3), "SFL": (0.03, 0.1)},
-        "paper": GRID,
-    }
+    rates: ClassVar[dict[str, Any]] = {"smoke": {"PFL": (0.1, 0.3), "SFL": (0.03, 0.1)}, "paper": GRID}
     measured: ClassVar[Mapping[str, Any]] = {}
     stem: ClassVar[str]
 
@@ -166,12 +162,8 @@ class Images(Grid):
         return {"local.clip_norm": clip(point), "rounds": rounds[point.stage], **measured}
 
     def headline(self, point: Point, row: Row) -> tuple[str, float | None, float | None]:
-        number = self.published_of(point)
+        number = self.printed(point).get(point.lr)
         return row.metric, row.last.get(str(last_rounds(row.rounds))), number.mean if number else None
-
-    def published_of(self, cell: Point) -> Stat | None:
-        """The paper's accuracy in a cell at its learning rate."""
-        return self.printed(cell).get(cell.lr)
 
     def printed(self, cell: Point) -> Mapping[float, Stat]:
         """Learning rate -> the paper's accuracy in a cell, in tables 7 and 10."""
@@ -185,12 +177,7 @@ class Images(Grid):
         return {cell: list(rates) for cell, rates in by(first, "lr").items()}
 
     def sweep(
-        self,
-        cache: RunCache,
-        rates: Mapping[Point, Sequence[float]],
-        stage: int = 0,
-        seeds: Sequence[int] = (SEARCH_SEED,),
-        **values: Any,
+        self, cache: RunCache, rates: CellRates, stage: int = 0, seeds: Sequence[int] = (SEARCH_SEED,), **values: Any
     ) -> dict[Point, dict[float, Group]]:
         """Cell -> learning rate -> runs of a stage; values: of further axes."""
         points = [cell.but(stage=stage, lr=lr, **values) for cell, tried in rates.items() for lr in tried]
@@ -210,7 +197,7 @@ class Images(Grid):
         refs = references(cache.folder, [(self.cell(point), rounds[point]) for point in groups])
         return {point: refs[name] for point in groups if (name := key(self.cell(point))) in refs}
 
-    def search(self, cache: RunCache, left: Mapping[Point, Sequence[float]]) -> dict[Point, float]:
+    def search(self, cache: RunCache, left: CellRates) -> dict[Point, float]:
         """The best learning rate of each cell on one seed, of those `left`: App. G.3; none without all their runs."""
         rates, stages = dict(left), self.rounds[cache.scale]
         for stage, rounds in enumerate(stages):

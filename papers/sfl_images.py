@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from papers.base import EXPERIMENTS, Claim
-from papers.grid import Point, by, nest
+from papers.grid import Point, by
 from papers.lines import Lines, Sweep, Sweeps, Values, best_value
+from papers.numbers import ACCURACY, accuracy_text, listing, stat_of
 from papers.run_cache import RunCache
 from papers.sfl_grid import CLIENTS, CLOSE, GRID, METHODS, NORMS, VGG, Images, axes, clip, close, last_rounds, published
-from papers.texts import ACCURACY, accuracy_text, listing, stat_of
 from raylfl.report.derived import Stat, last_k
 from raylfl.report.runs import Group
 from raylfl.report.tables import Column
@@ -52,7 +52,7 @@ class Fig2(Rates):
     stem, small = "fig2", {"steps": (5, 20)}
 
     def rate_claims(self, sweeps: Mapping[Point, Sweep], best: Mapping[Point, float]) -> list[Claim]:
-        rates = nest({cell: lr for cell, lr in best.items() if cell.method == "SFL"}, "steps", "classes")
+        rates = by({cell: lr for cell, lr in best.items() if cell.method == "SFL"}, "classes", "steps")
         both = {k: lr for k, lr in rates.items() if len(lr) == 2}
         falls = all(lr[1] <= lr[2] for lr in both.values()) and any(lr[1] < lr[2] for lr in both.values())
         evidence = ", ".join(f"K={k}: {lr[1]:g} at C=1, {lr[2]:g} at C=2" for k, lr in both.items())
@@ -84,10 +84,9 @@ def clipping_claims(accuracies: Mapping[Point, float]) -> list[Claim]:
     claims = [Claim("a max norm of 20 helps PFL more than SFL (G.2, 1)", gain["PFL"] > gain["SFL"], evidence)]
     behind = {cell: max(level.values()) - level[min(filter(None, level))] for cell, level in norms.items()}
     steps = sorted({cell.steps for cell in behind})
-    setups = {
-        (c, k): [value for p, value in behind.items() if (p.classes, p.steps) == (c, k)] for c in (1, 2) for k in steps
+    cost = {
+        (c, k): _mean(v for p, v in behind.items() if (p.classes, p.steps) == (c, k)) for c in (1, 2) for k in steps
     }
-    cost = {setup: _mean(values) for setup, values in setups.items()}
     skewed, mild = cost[1, steps[-1]], cost[2, steps[-1]]
     evidence = f"K={steps[-1]}: behind the best norm by {skewed:.1f} points at C=1, by {mild:.1f} at C=2"
     claims.append(Claim("the tightest norm costs more on more heterogeneous data (G.2, 2)", skewed > mild, evidence))
@@ -114,8 +113,7 @@ class Fig3(Images, Sweeps):
     small: ClassVar = {"steps": (1, 5, 10)}
 
     def sweeps(self, cache: RunCache) -> Mapping[Point, Sweep]:
-        sweeps = self.accuracies(cache)
-        return by({cell: sweep[best_value(sweep)] for cell, sweep in sweeps.items()}, "steps")
+        return by({cell: sweep[best_value(sweep)] for cell, sweep in self.accuracies(cache).items()}, "steps")
 
     def claims(self, sweeps: Mapping[Point, Sweep]) -> list[Claim]:
         claims = []
@@ -148,9 +146,8 @@ class LongRuns(Smoothed):
 
     def long(self, cache: RunCache) -> dict[Point, dict[float, Group]]:
         """Cell -> learning rate -> its long run."""
-        short = self.rounds[cache.scale][0]
-        tried = self.sweep(cache, self.chosen(cache)).items()
-        left = {cell: close(groups, last_rounds(short), self.margin) for cell, groups in tried}
+        last, tried = last_rounds(self.rounds[cache.scale][0]), self.sweep(cache, self.chosen(cache)).items()
+        left = {cell: close(groups, last, self.margin) for cell, groups in tried}
         return self.sweep(cache, {cell: rates if self.margin else rates[:1] for cell, rates in left.items()}, 1)
 
     def values(self, panel: Point, line: str, group: Group) -> dict[str, Any]:

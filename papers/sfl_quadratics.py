@@ -12,12 +12,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from papers.base import EXPERIMENTS, Claim, Findings, PaperResult
-from papers.grid import Axis, Point, by, nest
+from papers.grid import Axis, Point, by
 from papers.lines import Lines, Values
+from papers.numbers import MNIST, cost_or_dash, counts_of, listing, mean_cost
 from papers.run_cache import RunCache
 from papers.sfl_grid import METHODS
-from papers.statistics import MNIST, counts_of
-from papers.texts import cost_or_dash, listing, mean_cost
 from raylfl.core.arrays import Ints
 from raylfl.report.derived import Stat, group_to_target, last_k
 from raylfl.report.figures import Block, Panel, composed
@@ -33,6 +32,7 @@ DISTANCE = "global/distance_abs"  # |x|, as x* = 0
 RATES = (0.003, 0.006, 0.01, 0.03, 0.06, 0.1, 0.3, 0.6)
 SEEDS = (0, 1, 2, 3, 4)  # for SFL's random order; PFL with both clients is deterministic and needs one seed
 EXACT, LAST = 1e-12, 50  # distance; rounds
+DELTAS = {"0": 0.0, "1/3": 1 / 3, "1": 1.0}  # of figure 6
 STEPS = 10  # as in conf/reproduce/sfl_fig1.yaml
 NOTE = (
     "ζ: heterogeneity of the gradients at the optimum, δ: of the Hessians; PFL is deterministic here (both clients, "
@@ -98,7 +98,7 @@ class Simulations(Lines):
             best[cell] = min(groups, key=lambda lr: (ends[lr], _rounds_to(groups[lr], EXACT)))
         final = self.groups(cache, [cell.but(lr=lr) for cell, lr in best.items() if cell.method == "SFL"], SEEDS)
         runs = {cell: final.get(cell.but(lr=lr)) or tried[cell][lr] for cell, lr in best.items()}
-        return nest(runs, "pair", "method")
+        return by(runs, "method", "pair")
 
     def values(self, panel: str, line: str, group: Group) -> dict[str, Any]:
         lr, clients = float(group.runs[0].config["local"]["lr"]), pairs(*self.pairs[panel])
@@ -161,11 +161,7 @@ class Fig1(Simulations):
 class Fig6(Simulations):
     """PFL (parallel: FedAvg) and SFL on two quadratics, nine combinations of gradient and Hessian heterogeneity."""
 
-    pairs: ClassVar = {
-        f"δ {word}, ζ {zeta:g}": (delta, zeta)
-        for word, delta in (("0", 0.0), ("1/3", 1 / 3), ("1", 1.0))
-        for zeta in (1.0, 10.0, 100.0)
-    }
+    pairs: ClassVar = {f"δ {d}, ζ {zeta:g}": (DELTAS[d], zeta) for d, zeta in product(DELTAS, (1.0, 10.0, 100.0))}
     axes: ClassVar = axes(pairs)
     stem = "fig6"
 

@@ -14,12 +14,11 @@ from papers.base import EXPERIMENTS, Claim, Findings
 from papers.grid import Point, by
 from papers.ledger_rows import LedgerRows
 from papers.lines import Plot, curves_figure, styles
+from papers.numbers import ACCURACY, Level, accuracy_text, bootstrap_mean, difference, level, listing
 from papers.run_cache import RunCache
 from papers.sfl_grid import CLIENTS, GRID, LAST, METHODS, MORE, RATES, TASKS, VARIANTS, VGG, Images, Reference, axes
-from papers.statistics import Level, bootstrap_mean, difference, level
-from papers.texts import ACCURACY, accuracy_text, listing
 from raylfl.core.arrays import Floats
-from raylfl.report.derived import Stat, last_k
+from raylfl.report.derived import Stat, last_k, tail
 from raylfl.report.runs import Group, RunRecord
 from raylfl.report.statistics import ALPHA, Interval, paired_test
 from raylfl.report.tables import Column, ReportTable
@@ -77,8 +76,10 @@ class Accuracies(Images):
         table = text_table(self.stem, caption, heads, lines)
         return Findings([table], claims, {self.stem: overlay(groups, self.logs_of(cache, groups), lines)})
 
-    def published_of(self, cell: Point) -> Stat | None:
-        return sfl_grid.published_best().get((sfl_grid.published_task(cell), cell.classes, cell.steps, cell.method))
+    def printed(self, cell: Point) -> Mapping[float, Stat]:
+        place = sfl_grid.published_task(cell), cell.classes, cell.steps, cell.method
+        published = sfl_grid.published_best().get(place)
+        return {cell.lr: published} if published else {}
 
     def points(self, scale: str) -> list[Point]:
         tasks = list(self.axes["task"])
@@ -192,9 +193,8 @@ class Table10(Images):
 
 def window(run: RunRecord, last: int) -> Floats:
     """The accuracies in the last rounds of a run; empty if it diverged."""
-    values = run.column(ACCURACY)
-    measured = np.isfinite(values) & (run.rounds >= run.config["rounds"] - last)
-    return values[:0] if np.isinf(values).any() else values[measured]
+    values = tail(run, ACCURACY, last)
+    return values if np.isfinite(values).all() else values[:0]
 
 
 def searches(groups: Mapping[K, Group]) -> dict[K, RunRecord]:

@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from papers.base import EXPERIMENTS, Claim, Findings, PaperResult
+from papers.numbers import listing
 from papers.run_cache import RunCache
-from papers.texts import listing
 from raylfl.core.arrays import Floats, Ints
 from raylfl.report.curves import log_axis
 from raylfl.report.figures import Panel, single

@@ -260,7 +260,7 @@ def ledger(name: str | None = None, results: str | Path | None = None) -> pd.Dat
     from raylfl.config.find import find_checkout
 
     root = find_checkout("raylfl.ledger")
-    from papers.frame import rows_of
+    from papers.ledger_rows import rows_of
 
     return _frame(rows_of(Path(results or root / "results"), name), None, "raylfl.ledger")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from papers.texts import stat_of
+from papers.numbers import stat_of
 from raylfl.cli import main
 from raylfl.report.derived import Stat
 

@@ -10,7 +10,7 @@ import pytest
 
 from papers.fedavg import ROUNDS
 from papers.ledger import read
-from papers.statistics import CIFAR10
+from papers.numbers import CIFAR10
 from raylfl.config.components import build
 from raylfl.config.load import load_config
 from raylfl.heterogeneity.partition.base import PARTITIONS, Samples

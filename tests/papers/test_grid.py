@@ -7,7 +7,7 @@ import pytest
 
 from papers import ledger
 from papers.base import Findings, choice
-from papers.grid import Grid, Point, by, nest
+from papers.grid import Grid, Point, by
 from papers.ledger_rows import LedgerRows
 from papers.run_cache import RunCache
 from raylfl.errors import BadConfig
@@ -116,7 +116,7 @@ def test_a_selection_leaves_the_other_points_out(tmp_path):
 def test_entries_are_arranged_by_axes():
     entries = {point: point.lr for point in Toy().points("paper")}
     assert by(entries, "method")[Point(lr=0.2)] == {"A": 0.2, "B": 0.2}
-    assert nest(entries, "method", "lr")["B"] == {0.1: 0.1, 0.2: 0.2, 0.3: 0.3}
+    assert by(entries, "lr", "method")["B"] == {0.1: 0.1, 0.2: 0.2, 0.3: 0.3}
 
 
 def rows_of(cache, experiment, keep=lambda point, run: True):

@@ -15,8 +15,8 @@ from papers import ledger, sfl_grid, sfl_tables
 from papers.base import find, plain
 from papers.gallery import experiments, gallery, pages
 from papers.grid import Point
-from papers.ledger import Row
-from papers.ledger_rows import LedgerRows, run_of
+from papers.ledger import Row, run_of
+from papers.ledger_rows import LedgerRows
 from papers.publish import _cache, _images, publish
 from papers.run_cache import RunCache
 from raylfl.cli import main

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from papers.statistics import bootstrap_mean, difference, effective_count, level
+from papers.numbers import bootstrap_mean, difference, effective_count, level
 from raylfl.errors import BadValue
 from raylfl.report.statistics import ALPHA, paired_test
 from tests.shares import also
