@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -25,15 +26,15 @@ def toy(label: str = "toy", **options) -> CellConfig:
 class DryCache(RunCache):
     """`groups` checks the settings as a run would, and answers with made-up curves that differ by setting.
 
-    Settings that differ in numbers only are loaded once: loading takes 25 ms, and tables have hundreds. asked: setting,
-    config and seeds of all groups. missing: the runs whose labels contain it have no groups.
+    Settings that differ in numbers only are loaded once by all tests: loading takes 25 ms, and tables have hundreds.
+    asked: setting, config and seeds of all groups. missing: the runs whose labels contain it have no groups.
     """
 
     missing = "\n"
+    loaded: ClassVar[dict[tuple, dict]] = {}
 
     def __init__(self, folder: Path, scale: str = "smoke", overrides: Sequence[str] = ()):
         super().__init__(folder, scale, overrides, jobs=1)
-        self.loaded: dict[str, dict] = {}
         self.asked: list[tuple[CellConfig, dict, Sequence[int]]] = []
 
     def groups(self, settings: Sequence[CellConfig], seeds: Sequence[int] = (0,)) -> list[Group]:
@@ -48,7 +49,8 @@ class DryCache(RunCache):
 
     def _config(self, setting: CellConfig) -> dict:
         options = flatten(setting.config)
-        shape = str({k: type(v) if isinstance(v, int | float) else v for k, v in options.items()})
+        kinds = {k: type(v) if isinstance(v, int | float) else v for k, v in options.items()}
+        shape = self.scale, self.overrides, str(kinds)
         if shape not in self.loaded:
             self.loaded[shape] = self.plan(setting, 0).config
         return set_keys(self.loaded[shape], {k: v for k, v in options.items() if k != "base"})

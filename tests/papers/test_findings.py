@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from tests.shares import also
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs/findings.md").read_text(encoding="utf-8")
 PLAIN = " ".join(TEXT.split())
-UNIFORM = ["algorithm.name=focus", "participation.name=uniform", "participation.size=4"]
+UNIFORM = ["participation.name=uniform", "participation.size=4"]
 DIGITS = {
     "SCAFFOLD": "SCAFFOLD",
     "SCAFFOLD, control variates that start as the model": "SCAFFOLD, variates from the model",
@@ -99,19 +100,24 @@ def test_the_differences_from_the_authors_logs_are_those_of_the_ledger():
     assert f"is shown in {shown} of the {tested} cells with three seeds" in PLAIN
 
 
+@cache
+def theory_at(config, algorithm, *overrides):
+    return theory_of(checked(load_config(f"reproduce/{config}", [f"algorithm.name={algorithm}", *overrides])))
+
+
 @pytest.mark.parametrize(
-    ("config", "overrides", "theorem", "case", "told"),
+    ("run", "theorem", "case", "told"),
     [
-        ("focus_fig4", ["algorithm.name=focus"], "[1] Thm 1", "strongly convex", "2.7e-10"),
-        ("focus_fig4", ["algorithm.name=focus"], "[1] Thm 1", "PL", "9.7e-6"),
-        also("focus_fig4", ["algorithm.name=focus"], "[1] Thm 1", "non-convex", "9.7e-6"),
-        also("focus_fig4", UNIFORM, "[1] Thm 1", "strongly convex", "6.8e-11"),
-        ("sfl_fig1", ["algorithm.name=sfl"], "[2] Thm 1", "strongly convex", "0.0083"),
-        ("sfl_fig1", ["algorithm.name=fedavg"], "[2] Thm 2", "strongly convex", "0.0167"),
+        (("focus_fig4", "focus"), "[1] Thm 1", "strongly convex", "2.7e-10"),
+        (("focus_fig4", "focus"), "[1] Thm 1", "PL", "9.7e-6"),
+        (("focus_fig4", "focus"), "[1] Thm 1", "non-convex", "9.7e-6"),
+        also(("focus_fig4", "focus", *UNIFORM), "[1] Thm 1", "strongly convex", "6.8e-11"),
+        (("sfl_fig1", "sfl"), "[2] Thm 1", "strongly convex", "0.0083"),
+        (("sfl_fig1", "fedavg"), "[2] Thm 2", "strongly convex", "0.0167"),
     ],
 )
-def test_the_bounds_of_learning_rates_are_those_of_the_theory(config, overrides, theorem, case, told):
-    theory = theory_of(checked(load_config(f"reproduce/{config}", overrides)))
+def test_the_bounds_of_learning_rates_are_those_of_the_theory(run, theorem, case, told):
+    theory = theory_at(*run)
     (bound,) = [step.largest for step in theory.steps if (step.theorem, step.case) == (theorem, case)]
     table = [(name.replace("Theorem", "Thm"), value) for _, _, name, value in rows("Published learning rates")]
     assert (f"{theorem}, {case}", told) in table
