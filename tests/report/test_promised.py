@@ -19,7 +19,7 @@ SMALL = [
 ]
 CASES = {  # long enough for a limit, or short because no line is drawn
     "sfl": ["rounds=100", "algorithm.name=sfl", "local.lr={theory: sfl}", "eval.average=1.0", "eval.every=2"],
-    "focus": ["rounds=60", "local.lr={theory: focus}"],
+    "focus": ["rounds=30", "local.lr={theory: focus}"],
     "fedavg": ["rounds=200", "algorithm.name=fedavg", "local.steps=[1, 4, 9]", "local.lr=0.003"],
     "fedacs": [
         "rounds=130",
@@ -31,16 +31,16 @@ CASES = {  # long enough for a limit, or short because no line is drawn
         "eval.every=1",
     ],
     "fedaware": [
-        "rounds=60",
+        "rounds=30",
         "algorithm={name: fedaware, warmup: all}",
         "participation={name: uniform, size: 2}",
         "local.lr={theory: fedaware}",
         "eval.drift=true",
     ],
-    "mifa": ["rounds=5", "algorithm.name=mifa", "local.lr=0.003"],
-    "fast": ["rounds=5", "local.lr=0.004"],
-    "decay": ["rounds=5", "algorithm.name=sfl", "local.lr=0.0005", "local.weight_decay=1.0", "eval.average=1.0"],
-    "heavy": ["rounds=5", "algorithm.name=fedavg", "local.momentum=0.5", "local.lr=0.001"],
+    "mifa": ["rounds=1", "algorithm.name=mifa", "local.lr=0.003"],
+    "fast": ["rounds=1", "local.lr=0.004"],
+    "decay": ["rounds=1", "algorithm.name=sfl", "local.lr=0.0005", "local.weight_decay=1.0", "eval.average=1.0"],
+    "heavy": ["rounds=1", "algorithm.name=fedavg", "local.momentum=0.5", "local.lr=0.001"],
 }
 
 
