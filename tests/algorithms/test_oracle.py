@@ -20,7 +20,7 @@ from raylfl.testing import simulate
 from tests import oracles
 from tests.algorithms.replay import gradient_of, population_of, recorded
 
-N, D = 5, 6
+N, D, ROUNDS = 5, 6, 7
 TOLERANCE = 1e-10  # float64, a few rounds of a few steps: another order of summation leaves 1e-13
 
 
@@ -99,9 +99,9 @@ CASES = [
 ]
 
 PATTERNS: dict[str, Any] = {
-    "partial and lossy": lambda seed: oracles.random_rounds(seed, 12, N),
-    "drawn with replacement": lambda seed: oracles.random_rounds(seed, 12, N, size=7, with_replacement=True),
-    "full participation, equal steps": lambda seed: oracles.full_rounds(6, N, steps=3),
+    "partial and lossy": lambda seed: oracles.random_rounds(seed, ROUNDS, N),
+    "drawn with replacement": lambda seed: oracles.random_rounds(seed, ROUNDS, N, size=7, with_replacement=True),
+    "full participation, equal steps": lambda seed: oracles.full_rounds(4, N, steps=3),
 }
 PROBLEMS: dict[str, Any] = {
     "quadratics": lambda seed: oracles.random_quadratics(seed, N, D, noise=0.1),
@@ -189,7 +189,7 @@ def with_solvers() -> Iterator[Any]:
 @pytest.mark.parametrize(("case", "solver"), list(with_solvers()), ids=str)
 def test_it_follows_its_oracle_with_the_solver_s_options(case: Case, solver: str):
     local, rule = SOLVERS[solver]
-    rounds = oracles.random_rounds(5, 12, N, with_replacement=True)
+    rounds = oracles.random_rounds(5, ROUNDS, N, with_replacement=True)
     assert_same_history(case, oracles.random_quadratics(5, N, D, noise=0.1), rounds, local, rule)
 
 

@@ -84,7 +84,7 @@ TWINS = {
 
 
 @pytest.mark.parametrize("pair", TWINS)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_they_coincide(pair: str, seed: int):
     twins = TWINS[pair]
