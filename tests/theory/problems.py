@@ -11,7 +11,7 @@ from raylfl.theory.quadratic import QuadraticProblem
 
 RIDGE = [
     *("num_clients=3", "data.init_args={num_clients: 3, rows_per_client: 7, dim: 4, lam: 0.3}", "participation.size=2"),
-    *("rounds=20", "runtime.backend=local"),
+    *("rounds=20", "runtime.backend=local", "runtime.step=autograd", "runtime.vectorize=never"),
 ]
 
 
