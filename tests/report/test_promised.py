@@ -18,9 +18,9 @@ SMALL = [
     "logging.report=false",
 ]
 CASES = {  # long enough for a limit, or short because no line is drawn
-    "sfl": ["rounds=100", "algorithm.name=sfl", "local.lr={theory: sfl}", "eval.average=1.0", "eval.every=2"],
+    "sfl": ["rounds=75", "algorithm.name=sfl", "local.lr={theory: sfl}", "eval.average=1.0", "eval.every=2"],
     "focus": ["rounds=30", "local.lr={theory: focus}"],
-    "fedavg": ["rounds=200", "algorithm.name=fedavg", "local.steps=[1, 4, 9]", "local.lr=0.003"],
+    "fedavg": ["rounds=70", "algorithm.name=fedavg", "local.steps=[1, 4, 9]", "local.lr=0.009"],
     "fedacs": [
         "rounds=130",
         "algorithm.name=fedacs",
