@@ -18,6 +18,12 @@ def run(runs, *overrides):
     return raylfl.run({**TINY, "eval": {"every": 1}}, [*runs, *overrides])
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run without a rule, whose loss falls from round to round."""
+    return run([f"logging.dir={tmp_path_factory.mktemp('whole')}"])
+
+
 def rounds_until(values, name="test/accuracy", **stop):
     """The number of values until the rule ends the run; None if it never does."""
     rule = EarlyStop(StopConfig(metric=name, **stop))
@@ -58,10 +64,8 @@ def test_the_reason_names_the_value_its_round_and_the_limit():
     assert stalled.reason == "loss has not improved on 0.25 of round 1 for 2 rounds"
 
 
-def test_a_stopped_run_is_finished_with_the_parameters_of_its_last_round(runs):
-    whole = run(runs)
-    target = whole.metrics[2]["test/loss"]  # falls from round to round
-    stopped = run(runs, LOSS, f"stop.target={target!r}")
+def test_a_stopped_run_is_finished_and_continues_with_another_target(runs, whole):
+    stopped = run(runs, LOSS, f"stop.target={whole.metrics[2]['test/loss']!r}")
     short = run(runs, "rounds=3")
     assert len(stopped.metrics) == 3
     assert torch.equal(stopped.params, short.params)
@@ -70,13 +74,7 @@ def test_a_stopped_run_is_finished_with_the_parameters_of_its_last_round(runs):
     assert "reached stop.target" in summary["stopped_early"]
     assert f"stopped early: {summary['stopped_early']}\n" in (stopped.run_dir / "log.txt").read_text()
     assert "stopped_early" not in json.loads((short.run_dir / "summary.json").read_text())
-
-
-def test_a_stopped_run_stays_finished_when_resumed_and_continues_with_another_target(runs):
-    whole = run(runs)
-    stopped = run(runs, LOSS, f"stop.target={whole.metrics[2]['test/loss']!r}")
-    again = raylfl.resume(stopped.run_dir)
-    assert len(again.metrics) == 3
+    assert len(raylfl.resume(stopped.run_dir).metrics) == 3  # it stays finished
     further = raylfl.resume(stopped.run_dir, ["stop.target=0.0"])
     assert torch.equal(further.params, whole.params)
 

@@ -9,11 +9,11 @@ import raylfl
 from raylfl.core.oracle import Batch
 from raylfl.runtime.workers.evaluate import Evaluator, Recorder
 from tests.runtime.lightning_modules import Few
-from tests.runtime.tiny import TINY, Net
+from tests.runtime.tiny import ONE_BY_ONE, Net
 
 LOGGED = {
-    **TINY,
-    "rounds": 2,
+    **ONE_BY_ONE,
+    "rounds": 1,
     "data": {"class_path": "tests.runtime.lightning_modules.Few"},
     "model": {"class_path": "tests.runtime.lightning_modules.Measured"},
     "eval": {"every": 1},

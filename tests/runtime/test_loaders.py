@@ -1,6 +1,7 @@
 """Data of users: loaders only, collate functions, text of unequal length, names of clients."""
 
 import json
+import shutil
 from dataclasses import replace
 from typing import ClassVar
 
@@ -20,11 +21,11 @@ from raylfl.report.runs import group_runs, load_run
 from raylfl.runtime import check
 from raylfl.runtime.workers.worker import Worker
 from tests.runtime.loader_modules import Text
-from tests.runtime.tiny import TINY, Points
+from tests.runtime.tiny import ONE_BY_ONE, Points
 
-POINTS = {**TINY, "rounds": 2, "data": {"class_path": "tests.runtime.loader_modules.Loaders"}}
+POINTS = {**ONE_BY_ONE, "rounds": 1, "data": {"class_path": "tests.runtime.loader_modules.Loaders"}}
 TEXT = {
-    **TINY,
+    **ONE_BY_ONE,
     "rounds": 3,
     "model": {"class_path": "tests.runtime.loader_modules.Reader"},
     "data": {"class_path": "tests.runtime.loader_modules.Text"},
@@ -87,7 +88,13 @@ def test_training_data_without_samples_are_refused():
 
 
 USERS = ["zoe", "anna", "max"]
-NATURAL = {**TINY, "num_clients": 3, "partition": {"name": "natural"}, "participation": {"name": "full"}}
+NATURAL = {
+    **ONE_BY_ONE,
+    "rounds": 1,
+    "num_clients": 3,
+    "partition": {"name": "natural"},
+    "participation": {"name": "full"},
+}
 
 
 class Named(Points):
@@ -114,8 +121,14 @@ class Series(Named):
         self.client_indices = pd.Series({name: list(rows) for name, rows in self.client_indices.items()})
 
 
-def test_a_mapping_is_the_list_of_its_values_with_names(runs):
-    named, listed, series = (raylfl.run(NATURAL, runs, data=data) for data in (Named, Listed, Series))
+@pytest.fixture(scope="module")
+def named(tmp_path_factory):
+    return raylfl.run(NATURAL, [f"logging.dir={tmp_path_factory.mktemp('named')}"], data=Named)
+
+
+def test_a_mapping_is_the_list_of_its_values_with_names(runs, named):
+    listed = raylfl.run(NATURAL, runs, data=Listed)
+    series = raylfl.run(NATURAL, [*runs, "rounds=0"], data=Series)
     assert torch.equal(named.params, listed.params)
     assert json.loads((series.run_dir / "client_names.json").read_text()) == ["anna", "max", "zoe"]
     assert json.loads((named.run_dir / "client_names.json").read_text()) == ["anna", "max", "zoe"]
@@ -124,14 +137,13 @@ def test_a_mapping_is_the_list_of_its_values_with_names(runs):
     assert list(table.columns) == ["round", "client", "metric", "value", "name"]
     assert dict(zip(table["client"], table["name"], strict=True)) == {0: "anna", 1: "max", 2: "zoe"}
     assert "name" not in raylfl.load(listed.run_dir).clients
-    iid = raylfl.run({**NATURAL, "partition": {"name": "iid"}}, runs, data=Named)
+    iid = raylfl.run({**NATURAL, "partition": {"name": "iid"}}, [*runs, "rounds=0"], data=Named)
     assert not (iid.run_dir / "client_names.json").exists()  # its clients are not these users
 
 
-def test_figures_and_the_command_partition_have_the_names(runs, tmp_path, monkeypatch, capsys):
+def test_figures_and_the_command_partition_have_the_names(named, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    run = load_run(raylfl.run(NATURAL, runs, data=Named).run_dir)
-    groups = group_runs([run])
+    groups = group_runs([load_run(named.run_dir)])
     for pictures, place in ((partition_pictures, "xaxis"), (participation_pictures, "yaxis")):
         (picture,) = pictures(groups)
         labels = [[text.get_text() for text in getattr(ax, place).get_ticklabels()] for ax in picture.figure.axes]
@@ -142,8 +154,8 @@ def test_figures_and_the_command_partition_have_the_names(runs, tmp_path, monkey
     assert [line[0] for line in lines[:4]] == ["name", "anna", "max", "zoe"]
 
 
-def test_damaged_names_are_left_out(runs):
-    folder = raylfl.run(NATURAL, runs, data=Named).run_dir
+def test_damaged_names_are_left_out(named, tmp_path):
+    folder = shutil.copytree(named.run_dir, tmp_path / "run")
     (folder / "client_names.json").write_text('["anna", 3')
     run = load_run(folder)
     assert run.client_names is None
@@ -168,5 +180,5 @@ def test_an_index_list_may_be_any_sequence_of_whole_numbers(runs, kind):
             super().__init__()
             self.client_indices = {c: kind(list(range(c, 60, 3))) for c in range(3)}
 
-    result = raylfl.run(NATURAL, [*runs, "rounds=1"], data=Kinds)
+    result = raylfl.run(NATURAL, [*runs, "rounds=0"], data=Kinds)
     assert json.loads((result.run_dir / "client_names.json").read_text()) == ["0", "1", "2"]

@@ -73,7 +73,7 @@ def last_costs(rounds):
 
 @pytest.mark.parametrize("name", one_in(2, PLAIN))
 def test_counters_are_the_floats_sent_to_workers_and_back(name):
-    backend, rounds = walk([*DRAWN, *LINKS, f"algorithm.name={name}", "weights=uniform"])
+    backend, rounds = walk([*DRAWN, *LINKS, f"algorithm.name={name}", "weights=uniform", "rounds=4"])
     costs = last_costs(rounds)
     assert (costs["downlink_floats"], costs["uplink_floats"]) == (backend.down, backend.up)
     assert costs["peer_floats"] == 0

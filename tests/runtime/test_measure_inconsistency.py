@@ -79,7 +79,7 @@ def test_chi2_of_a_sampler_that_learns_is_that_of_the_probabilities_it_drew_with
 
 def test_a_run_stalls_at_the_predicted_distance():
     """Full participation, unequal K and a small step: exactly there but for O(eta K)."""
-    small = ["weights=uniform", "local.lr=1e-4", "algorithm.gamma=400", "rounds=100"]
+    small = ["weights=uniform", "local.lr=1e-4", "algorithm.gamma=2000", "rounds=20"]
     *_, (_, metrics, _, _) = walk(small)[1]
     assert metrics["inconsistency/predicted_distance"] > 0.01
     assert metrics["global/distance"] == pytest.approx(metrics["inconsistency/predicted_distance"], rel=0.01)

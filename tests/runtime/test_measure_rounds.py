@@ -17,7 +17,7 @@ from tests.runtime.measured import DIGITS, ETA, LOSSY, STEPS, Points, W, receive
 def test_loss_norm_and_diversity_are_those_of_the_received_updates():
     """K steps on |x - m|^2/2 multiply x - m by (1 - eta)^K, so U_i = (1 - (1 - eta)^K_i)(x - m_i)."""
     data, measured = Points(), 0
-    for x, metrics, row, _ in walk(LOSSY)[1]:
+    for x, metrics, row, _ in walk([*LOSSY, "runtime={vectorize: auto, step: auto}"])[1]:
         here = received(row)
         assert (metrics["cohort/sampled"], metrics["cohort/received"]) == (3, len(here))
         if not len(here):

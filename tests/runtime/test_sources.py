@@ -89,14 +89,14 @@ def notes(*folders):
     return _source_notes([load_run(folder) for folder in folders])
 
 
-@pytest.mark.parametrize("name", EDITS)
-def test_resume_and_reports_name_what_has_changed_since(mine, runs, name):
+def test_resume_and_reports_name_what_has_changed_since(mine, runs):
     folder = raylfl.run(config(rounds=2), runs).run_dir
     assert notes(folder) == []
-    mine.write_text("# a comment above\n" + TEXT.replace(*EDITS[name]))
+    for name, edit in EDITS.items():
+        mine.write_text("# a comment above\n" + TEXT.replace(*edit))
+        full = f"mine_of_sources.{name}"
+        assert changed_names(read(folder), today(read(folder))) == [full]
     sys.modules.pop("mine_of_sources")
-    full = f"mine_of_sources.{name}"
-    assert changed_names(read(folder), today(read(folder))) == [full]
     raylfl.resume(folder, ["rounds=3"])
     line = f"warning: the source of {full} has changed since this run began"
     assert line in (folder / "log.txt").read_text()
