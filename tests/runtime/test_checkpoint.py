@@ -133,18 +133,19 @@ def test_states_in_many_files_come_back_whole(folder, tmp_path, clean, monkeypat
     assert outcome(tmp_path / "small") == clean
 
 
-def test_sixty_checkpoints_fold_into_few_that_hold_every_client(tmp_path):
+def test_checkpoints_fold_into_few_that_hold_every_client(tmp_path, monkeypatch):
     """The newest state of a client is never pruned, however rarely it takes part."""
     keep = 2
-    config = {**FOCUS, "rounds": 60, "num_clients": 20, "participation": {"name": "uniform", "size": 2}}
+    monkeypatch.setattr(checkpoint, "FOLD_AFTER", 4)
+    config = {**FOCUS, "rounds": 18, "num_clients": 20, "participation": {"name": "uniform", "size": 2}}
     config |= {"checkpoint": {"every": 1, "keep": keep}, "eval": {"every": 0, "inconsistency": False}}
     carry_out(config, tmp_path / "clean", ["checkpoint.every=0"])
-    killed(lambda: carry_out(config, tmp_path / "run", fault=strike("checkpoint", 50)))
+    killed(lambda: carry_out(config, tmp_path / "run", fault=strike("checkpoint", 15)))
     kept = checkpoints(tmp_path / "run")
     assert keep <= len(kept) <= checkpoint.FOLD_AFTER + keep
-    held = [c for clients in manifest(tmp_path / "run", 51)["clients"].values() for c in clients]
+    held = [c for clients in manifest(tmp_path / "run", 16)["clients"].values() for c in clients]
     assert sorted(held) == sorted(set(held))
-    assert set(manifest(tmp_path / "run", 51)["clients"]) <= set(kept)
+    assert set(manifest(tmp_path / "run", 16)["clients"]) <= set(kept)
     carry_out(config, tmp_path / "run", resume=True)
     assert outcome(tmp_path / "run") == outcome(tmp_path / "clean")
 

@@ -13,13 +13,13 @@ from tests.oracles import moments
 from tests.runtime.faults import options_of
 from tests.runtime.measured import rounds_of, walk
 from tests.runtime.modules import Quadratics, Repeated
-from tests.runtime.tiny import PERFECT, Points
+from tests.runtime.tiny import ONE_BY_ONE, PERFECT, Points
 from tests.shares import one_in
 
 LR = 0.05
 QUADRATICS = {
     "dtype": "float64",
-    "rounds": 10,
+    "rounds": 6,
     "model": {"class_path": "tests.runtime.modules.Quadratic"},
     "data": {"class_path": "tests.runtime.modules.Repeated"},
     "participation": {"name": "bernoulli", "p": 0.7},
@@ -34,11 +34,16 @@ INNER = {
         moments.Inner(LR, adamw=True, b2=0.95, decay=0.1),
     ),
 }
-STATES = ["fresh", "kept", "averaged"]
+KEPT = [  # of `local.optimizer_state`, the algorithm, and the weights
+    ("fresh", "fedavg", "uniform"),
+    ("kept", "fedavg", "uniform"),
+    ("kept", "sfl", "uniform"),
+    ("averaged", "fedavg", "data_size"),
+    ("averaged", "sfl", "uniform"),
+]
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "sfl"])
-@pytest.mark.parametrize(("state", "weights"), [*((state, "uniform") for state in STATES), ("averaged", "data_size")])
+@pytest.mark.parametrize(("state", "algorithm", "weights"), KEPT)
 @pytest.mark.parametrize("name", one_in(2, INNER))
 def test_a_run_is_the_oracles_with_lost_uploads_and_unequal_steps(tmp_path, name, state, weights, algorithm):
     """Client 0 has no data and takes no step; uploads are lost. The oracle replays the recorded rounds."""
@@ -63,7 +68,7 @@ def test_a_run_is_the_oracles_with_lost_uploads_and_unequal_steps(tmp_path, name
 
 def test_the_preset_diloco_is_algorithm_1_of_its_paper(runs):
     """The paper's own lines in numpy give the same theta(T), for 6 workers, 8 outer and 7 inner steps."""
-    config = {**QUADRATICS, "rounds": 8}
+    config = {**QUADRATICS, "rounds": 8}  # outer steps
     config |= {"data": {"class_path": "tests.runtime.modules.Quadratics"}, "partition": {"name": "natural"}}
     result, data = raylfl.run(config, [*runs, "base=preset/diloco", "num_clients=6", "local.steps=7"]), Quadratics()
     inner = moments.Inner(LR, adamw=True, decay=0.1)
@@ -110,6 +115,7 @@ def test_one_client_that_keeps_its_moments_is_an_unbroken_run_of_the_modules_opt
 
 def costs(algorithm, *overrides):
     config = {**LOCAL, "rounds": 1, "algorithm": options_of(algorithm), "participation": {"name": "uniform", "size": 3}}
+    config["runtime"] = ONE_BY_ONE["runtime"]
     metrics = rounds_of(config, ["local.steps=2", "eval.every=0", *overrides]).metrics
     floats = np.array([metrics[-1][f"cost/{name}_floats"] for name in ("uplink", "downlink", "peer")])
     return floats, sum(row["cohort/sampled"] for row in metrics)

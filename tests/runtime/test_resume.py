@@ -16,7 +16,7 @@ from raylfl.core.algorithm import Algorithm
 from raylfl.errors import BadConfig
 from raylfl.runtime.session import Interrupted
 from tests.runtime.faults import PHASES, carry_out, killed, log_of, options_of, outcome, strike
-from tests.runtime.tiny import ONE_BY_ONE, TINY
+from tests.runtime.tiny import ONE_BY_ONE as TINY
 from tests.shares import also, one_in
 
 PARTICIPATION = {
@@ -45,52 +45,48 @@ def matrix():
 
 
 def with_algorithm(name):
-    return {**ONE_BY_ONE, "algorithm": options_of(name)}
+    return {**TINY, "algorithm": options_of(name)}
+
+
+@pytest.fixture
+def resumed(tmp_path):
+    """`resumed(config, phase, r)`: the folder of a run that was killed there and resumed into the undisturbed one.
+
+    The killed run is a copy of the directory of the undisturbed one at that moment, as SIGKILL would leave it.
+    """
+    clean, stopped = tmp_path / "clean", tmp_path / "killed"
+
+    def resume(config, phase, r):
+        carry_out(config, clean, fault=lambda at, now: (at, now) == (phase, r) and shutil.copytree(clean, stopped))
+        assert not (stopped / "summary.json").exists()
+        carry_out(config, stopped, resume=True)
+        assert outcome(stopped) == outcome(clean)
+        return stopped
+
+    return resume
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "participation", "phase", "r"), one_in(5, list(matrix())))
-def test_a_killed_run_resumes_into_the_undisturbed_one(tmp_path, algorithm, participation, phase, r):
-    """The killed run is a copy of the directory of the undisturbed one at that moment, as SIGKILL would leave it."""
-    config = {**with_algorithm(algorithm), "participation": PARTICIPATION[participation]}
-
-    def copy(at, now):
-        if (at, now) == (phase, r):
-            shutil.copytree(tmp_path / "clean", tmp_path / "killed")
-
-    carry_out(config, tmp_path / "clean", fault=copy)
-    assert (tmp_path / "killed").is_dir()
-    carry_out(config, tmp_path / "killed", resume=True)
-    assert outcome(tmp_path / "killed") == outcome(tmp_path / "clean")
+def test_a_killed_run_resumes_into_the_undisturbed_one(resumed, algorithm, participation, phase, r):
+    resumed({**with_algorithm(algorithm), "participation": PARTICIPATION[participation]}, phase, r)
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", also("focus"), "scaffnew", also("fedawe")])
-def test_buffers_that_stay_with_the_clients_are_resumed_too(tmp_path, algorithm):
-    config, local = with_algorithm(algorithm), ["local.buffers=local"]
-    carry_out(config, tmp_path / "clean", [*local, "checkpoint.every=0"])
-    killed(lambda: carry_out(config, tmp_path / "killed", local, fault=strike("log", 4)))
-    carry_out(config, tmp_path / "killed", local, resume=True)
-    assert outcome(tmp_path / "killed") == outcome(tmp_path / "clean")
+def test_buffers_that_stay_with_the_clients_are_resumed_too(resumed, algorithm):
+    config = with_algorithm(algorithm)
+    resumed({**config, "local": {**config["local"], "buffers": "local"}}, "log", 4)
 
 
-def test_adam_moments_and_a_replayed_trace_are_resumed(tmp_path):
-    carry_out(with_algorithm("fedavg"), tmp_path / "first")
-    replayed = {"name": "trace", "path": str(tmp_path / "first" / "participation.jsonl")}
-    config = {**with_algorithm("fedadam"), "participation": replayed, "link": {"name": "perfect"}}
-    carry_out(config, tmp_path / "clean", ["checkpoint.every=0"])
-    killed(lambda: carry_out(config, tmp_path / "killed", fault=strike("aggregate", 5)))
-    carry_out(config, tmp_path / "killed", resume=True)
-    assert outcome(tmp_path / "killed") == outcome(tmp_path / "clean")
-    assert outcome(tmp_path / "killed")["participation"] == (tmp_path / "first" / "participation.jsonl").read_text()
+def test_adam_moments_and_a_replayed_trace_are_resumed(resumed, finished_run):
+    replayed = {"name": "trace", "path": str(finished_run / "participation.jsonl")}
+    config = {**with_algorithm("fedadam"), "rounds": 2, "participation": replayed, "link": {"name": "perfect"}}
+    folder = resumed({**config, "checkpoint": {"every": 1}}, "aggregate", 1)
+    assert outcome(folder)["participation"] == (finished_run / "participation.jsonl").read_text()
 
 
-def test_without_a_checkpoint_a_run_starts_again_from_round_0_and_says_so(tmp_path):
-    carry_out(TINY, tmp_path / "clean")
-    killed(lambda: carry_out(TINY, tmp_path / "killed", fault=strike("log", 1)))
-    assert len((tmp_path / "killed" / "metrics.jsonl").read_text().splitlines()) == 2
-    carry_out(TINY, tmp_path / "killed", resume=True)
-    assert outcome(tmp_path / "killed") == outcome(tmp_path / "clean")
-    assert "starting from round 0" in log_of(tmp_path / "killed")
+def test_without_a_checkpoint_a_run_starts_again_from_round_0_and_says_so(resumed):
+    assert "starting from round 0" in log_of(resumed(TINY, "log", 1))
 
 
 def begun(runs, *overrides, rounds=4):
@@ -125,10 +121,10 @@ def test_rounds_may_be_raised_and_give_what_a_longer_run_gives(runs):
     assert json.loads((short.run_dir / "summary.json").read_text())["rounds"] == 6
 
 
-def test_a_run_to_which_rounds_are_added_is_unfinished_meanwhile(tmp_path):
-    carry_out(TINY, tmp_path / "run")
-    killed(lambda: carry_out(TINY, tmp_path / "run", ["rounds=8"], resume=True, fault=strike("commit", 6)))
-    assert not (tmp_path / "run" / "summary.json").exists()
+def test_a_run_to_which_rounds_are_added_is_unfinished_meanwhile(finished):
+    config = yaml.safe_load((finished / "config.yaml").read_text())
+    killed(lambda: carry_out(config, finished, ["rounds=4"], resume=True, fault=strike("commit", 2)))
+    assert not (finished / "summary.json").exists()
 
 
 def test_a_change_of_keys_that_define_the_run_is_refused_with_their_names(runs):
