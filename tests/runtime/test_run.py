@@ -13,7 +13,7 @@ from raylfl.runtime import session
 from tests.runtime.faults import outcome
 from tests.runtime.measured import rounds_of
 from tests.runtime.modules import Quadratics
-from tests.runtime.tiny import OWNED, TINY, Points
+from tests.runtime.tiny import ONE_BY_ONE, OWNED, TINY, Points
 from tests.shares import one_in
 
 QUADRATICS = {
@@ -56,8 +56,8 @@ def scheduled(name):
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_local_rates_follow_the_closed_form_of_the_schedule_in_every_round_and_step(name):
-    result, data, x = rounds_of(QUADRATICS, [scheduled(name)]), Quadratics(), np.ones(3)
-    for r in range(6):
+    result, data, x = rounds_of(QUADRATICS, [scheduled(name), "rounds=4"]), Quadratics(), np.ones(3)
+    for r in range(4):
         ends = np.tile(x, (6, 1))
         for t in range(3):
             gradients = np.einsum("nij,nj->ni", data.hessians, ends) - data.b
@@ -71,10 +71,10 @@ def test_local_rates_follow_the_closed_form_of_the_schedule_in_every_round_and_s
 )
 def test_graph_methods_divide_by_the_sum_of_the_learning_rates_of_the_steps(name, algorithm):
     """On the complete graph W = 11'/N: K-GT's z is a mean of directions, and LED subtracts e once in K steps."""
-    given = [f"algorithm.name={algorithm}", scheduled(name), "topology.name=complete"]
+    given = [f"algorithm.name={algorithm}", scheduled(name), "topology.name=complete", "rounds=4"]
     result = rounds_of(QUADRATICS, [*given, *(["algorithm.lazy=false"] if algorithm == "led" else [])])
     data, rows, duals = Quadratics(), np.ones((6, 3)), np.zeros((6, 3))
-    for r in range(6):
+    for r in range(4):
         rates = [0.1 * SCHEDULES[name](r, t) for t in range(3)]
         ends, directions = rows.copy(), []
         for rate in rates:
@@ -93,7 +93,7 @@ def test_graph_methods_divide_by_the_sum_of_the_learning_rates_of_the_steps(name
 @pytest.mark.parametrize("algorithm", ["fedavg", "focus", "sfl"])
 def test_buffers_that_stay_with_the_clients_are_neither_sent_nor_counted(algorithm):
     """BatchNorm over six units has a mean and a variance of each; how many batches it saw stays where it is."""
-    config = {**TINY, "rounds": 2, "algorithm": {"name": algorithm}}
+    config = {**ONE_BY_ONE, "rounds": 1, "algorithm": {"name": algorithm}}
     both = [rounds_of(config, [f"local.buffers={kind}"]).metrics[-1] for kind in ("average", "local")]
     for way in ("uplink", "downlink", "peer"):
         averaged, local = (row[f"cost/{way}_floats"] for row in both)
@@ -121,8 +121,7 @@ class Seen(LightningModule):
         self.log("seen", self.seen[0])
 
 
-@pytest.mark.parametrize("assigned", [True, False])
-@pytest.mark.parametrize("step", ["auto", "autograd"])
+@pytest.mark.parametrize(("step", "assigned"), [("auto", True), ("auto", False), ("autograd", True)])
 def test_a_buffer_that_a_step_assigns_is_averaged_as_one_that_it_changes(runs, assigned, step):
     model = {"class_path": "tests.runtime.test_run.Seen", "init_args": {"assigned": assigned}}
     config = {**OWNED, "model": model, "local": {"steps": 5, "batch_size": "full"}, "rounds": 2}
@@ -145,7 +144,7 @@ class Growing(Seen):
 
 
 def test_the_single_client_that_owns_all_data_has_no_local_buffers(runs):
-    config = {**TINY, "rounds": 2, "algorithm": {"name": "centralized"}}
+    config = {**ONE_BY_ONE, "rounds": 2, "algorithm": {"name": "centralized"}}
     average, local = (run(config, runs, f"local.buffers={kind}").run_dir for kind in ("average", "local"))
     assert outcome(average) == outcome(local)
 
@@ -154,14 +153,8 @@ def test_a_run_leaves_the_records_that_the_interface_names(runs):
     result = run(DIGITS, runs)
     folder = result.run_dir
     assert {p.name for p in folder.iterdir()} >= {
-        "config.yaml",
-        "metrics.jsonl",
-        "participation.jsonl",
-        "checkpoints",
-        "final.pt",
-        "summary.json",
-        "log.txt",
-        "partition.json",
+        *("config.yaml", "metrics.jsonl", "participation.jsonl", "checkpoints"),
+        *("final.pt", "summary.json", "log.txt", "partition.json"),
     }
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["round"] for row in rows] == [0, 1, 2, 3]
@@ -187,24 +180,15 @@ def test_files_of_more_samples_or_clients_than_the_limits_are_left_out(runs, mon
         assert sorted(k for own in owners.values() for k in own) == list(range(1000))
 
 
-def test_a_replayed_trace_gives_the_same_file_and_the_same_parameters(runs):
-    lossy = ["link.name=bernoulli", "link.q=0.4", "local.steps={uniform: [1, 5]}", "local.dynamic=true"]
-    first = run(DIGITS, runs, *lossy)
-    trace = first.run_dir / "participation.jsonl"
-    again = run(DIGITS, runs, "participation.name=trace", f"participation.path={trace}")
-    assert (again.run_dir / "participation.jsonl").read_bytes() == trace.read_bytes()
-    assert torch.equal(again.params, first.params)
-
-
 def test_one_seed_is_one_world_for_every_algorithm(runs):
     """Partition, cohorts and links are the same.
 
     As the only local step starts from the initial model, equal bits of the loss mean equal weights, batches and
     dropout.
     """
-    lossy = ["link.name=bernoulli", "link.q=0.3", "rounds=3", "local.steps=1"]
+    lossy = ["link.name=bernoulli", "link.q=0.3", "rounds=2", "local.steps=1", "eval.every=0"]
     worlds = set()
-    for name in ("fedavg", "focus", "fednova", "feddyn", "scaffold", "fedadam", "mifa"):
+    for name in ("fedavg", "focus", "scaffold", "fedadam"):
         result = run(DIGITS, runs, *lossy, f"algorithm.name={name}")
         records = [(result.run_dir / file).read_text() for file in ("participation.jsonl", "partition.json")]
         worlds.add((*records, result.metrics[0]["train/loss"]))
@@ -226,26 +210,21 @@ def test_an_update_that_overflows_after_finite_losses_is_named(runs):
 # -- split learning on shipped networks -------------------------------------------------------------------------------
 
 
-WORLD = ["data.init_args.upscale=28", "participation.name=uniform", "participation.size=2", "rounds=2"]
+WORLD = ["data.init_args.upscale=28", "participation.name=uniform", "participation.size=2", "rounds=1"]
 WORLD += ["local.steps=2", "local.batch_size=4", "eval.every=0", "runtime.backend=local"]
 
 
-@pytest.mark.parametrize(("whole", "split"), [("sfl", "ssl"), ("fedavg", "splitfed")])
-def test_a_cut_model_takes_the_trajectory_of_the_whole_one(whole, split):
-    world = [*WORLD, "model.name=lenet5"]
-    together = rounds_of("digits", [*world, f"algorithm.name={whole}"])
-    apart = rounds_of("digits", [*world, f"algorithm.name={split}", "algorithm.cut=layers.pool1"])
-    assert torch.equal(together.params, apart.params)
-    assert apart.metrics[-1]["cost/uplink_floats"] != together.metrics[-1]["cost/uplink_floats"]
-
-
-def test_what_passes_the_cut_does_not_depend_on_how_the_gradient_is_taken():
+def test_a_cut_model_takes_the_trajectory_of_the_whole_one_and_the_ways_of_its_gradient_send_the_same():
     """The gradient is computed by matrix products with the batch last, by kernels, and by autograd."""
-    ways = [["runtime.layout=batch_last"], ["runtime.layout=channels_last"], []]
+    ways = ["batch_last", "channels_last", "auto"]
     models = ["model.name=lenet5"] * 2 + ["model.class_path=tests.runtime.modules.Plain"]
-    cut, rows = ["algorithm.name=ssl", "algorithm.cut=layers.pool1"], []
+    rows, cut = [], ["algorithm.name=ssl", "algorithm.cut=layers.pool1"]
     for way, model in zip(ways, models, strict=True):
-        result = rounds_of("digits", [*WORLD, *cut, model, *way])
-        rows.append({k: v for k, v in result.metrics[-1].items() if k.startswith("cost/")})
+        world = [*WORLD, model, f"runtime.layout={way}"]
+        apart = rounds_of("digits", [*world, *cut])
+        rows.append({k: v for k, v in apart.metrics[-1].items() if k.startswith("cost/")})
+        if way == "batch_last":
+            together = rounds_of("digits", [*world, "algorithm.name=sfl"])
+            assert torch.equal(together.params, apart.params)
     assert rows[0] == rows[1] == rows[2]
-    assert rows[0]["cost/uplink_floats"] > 0
+    assert rows[0]["cost/uplink_floats"] != together.metrics[-1]["cost/uplink_floats"]

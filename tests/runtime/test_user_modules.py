@@ -149,23 +149,18 @@ class Shared(Net):
         return self.outer(hidden) + self.left(hidden) * self.right(hidden)
 
 
-class MadeInSetup(Net):
-    """A layer is made in a hook of Lightning, as large models do."""
+class MadeLate(Net):
+    """Layers are made in hooks of Lightning, as large models do."""
 
     def setup(self, stage):
         assert stage == "fit"
-        self.last = nn.Linear(2, 2)
-
-    def forward(self, x):
-        return self.last(super().forward(x))
-
-
-class MadeInConfigure(MadeInSetup):
-    def setup(self, stage):
-        pass
+        self.late = nn.Linear(2, 2)
 
     def configure_model(self):
         self.last = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.last(self.late(super().forward(x)))
 
 
 KINDS = [OnParameter, Accumulated, Removed, OnForward, OnBackward, InConfigure, Following]
@@ -175,7 +170,7 @@ KINDS += [InsideTheStep, Projected, Drifting]
 def config(algorithm, vectorize):
     return {
         "name": "hooks",
-        "rounds": 3,
+        "rounds": 2,
         "num_clients": CLIENTS,
         "algorithm": algorithm,
         "partition": {"name": "iid"},
@@ -224,25 +219,22 @@ def run(kind, algorithm, vectorize, runs, *options):
     ("kind", "vectorize"),
     [
         *((kind, "auto") for kind in KINDS),
-        *one_in(3, [(kind, "always") for kind in KINDS]),
-        *one_in(3, [(kind, "never") for kind in KINDS[1:]]),
+        *one_in(6, [(kind, "always") for kind in KINDS]),
+        *one_in(6, [(kind, "never") for kind in KINDS[1:]]),
     ],
 )
 def test_fedavg_with_a_users_module_is_the_loop_written_out(prepared, start, kind, vectorize):
     found = rounds(kind, vectorize)
-    expected = fedavg(lambda: made(kind), start, prepared[1], steps=STEPS, trained=trained)
+    expected = fedavg(lambda: made(kind), start, prepared[1], rounds=2, steps=STEPS, trained=trained)
     torch.testing.assert_close(found.params, expected, rtol=2e-5, atol=2e-6)
-    plain = fedavg(Net, start, prepared[1], steps=STEPS)
+    plain = fedavg(Net, start, prepared[1], rounds=2, steps=STEPS)
     assert not torch.allclose(expected, plain, rtol=1e-3, atol=1e-4)  # the hook changes something
 
 
-@pytest.mark.parametrize(
-    ("kind", "vectorize"),
-    [(Shared, "never"), (Shared, "always"), (MadeInSetup, "never"), (MadeInConfigure, "never")],
-)
+@pytest.mark.parametrize(("kind", "vectorize"), [(Shared, "never"), (Shared, "always"), (MadeLate, "never")])
 def test_layers_that_are_shared_or_made_late_get_the_gradients_of_all_their_uses(prepared, kind, vectorize):
     start, found = rounds(kind, vectorize, "rounds=0"), rounds(kind, vectorize)
-    expected = fedavg(lambda: made(kind), start.params, prepared[1], steps=STEPS)
+    expected = fedavg(lambda: made(kind), start.params, prepared[1], rounds=2, steps=STEPS)
     torch.testing.assert_close(found.params, expected, rtol=2e-5, atol=2e-6)
 
 
@@ -251,7 +243,6 @@ def test_layers_that_are_shared_or_made_late_get_the_gradients_of_all_their_uses
     [
         (OnParameter, "focus", "auto"),
         (Removed, "sfl", "auto"),
-        (OnParameter, "dsgd", "always"),
         (Removed, "dsgd", "never"),
     ],
 )
@@ -298,19 +289,9 @@ class Base(Net):
 
 
 class Rest(Base):
+    @kept
     def training_step(self, *args, **kwargs):
         return super().training_step(*args, **kwargs)
-
-
-class Decorated(Base):
-    @kept
-    def training_step(self, batch, batch_idx):
-        return self.shared(batch, batch_idx=batch_idx)
-
-
-class Weighted(Base):
-    def factor(self, batch, batch_idx):
-        return 1 + batch_idx
 
 
 class Fifth(Base):
@@ -340,22 +321,22 @@ class LogsThird(Base):
         return 1
 
 
-NUMBERED = [Base, Rest, Decorated, Weighted, Fifth, Tripled, LogsThird]
+NUMBERED = [Rest, Fifth, Tripled, LogsThird]
 
 
 @pytest.mark.parametrize(
-    ("kind", "vectorize"), [*((kind, "auto") for kind in NUMBERED), *one_in(2, [(kind, "never") for kind in NUMBERED])]
+    ("kind", "vectorize"), [*((kind, "auto") for kind in NUMBERED), *((kind, "never") for kind in NUMBERED[1::2])]
 )
 def test_each_step_gets_its_number(prepared, start, kind, vectorize):
     found = rounds(kind, vectorize)
-    torch.testing.assert_close(found.params, fedavg(kind, start, prepared[1], steps=STEPS), rtol=1e-5, atol=1e-6)
+    expected = fedavg(kind, start, prepared[1], rounds=2, steps=STEPS)
+    torch.testing.assert_close(found.params, expected, rtol=1e-5, atol=1e-6)
     if kind is LogsThird:
         assert all(abs(row["train/third"]) > 0 for row in found.metrics)
 
 
-@pytest.mark.parametrize("kind", [Base, Rest, Decorated])
-def test_a_step_that_only_hands_the_number_on_is_replayed_with_the_same_bits(runs, kind):
-    ours, theirs = (run(kind, "fedavg", "never", runs, f"runtime.step={step}") for step in ("auto", "autograd"))
+def test_a_step_that_only_hands_the_number_on_is_replayed_with_the_same_bits(runs):
+    ours, theirs = (run(Rest, "fedavg", "never", runs, f"runtime.step={step}") for step in ("auto", "autograd"))
     assert {row["step"] for row in ours.summary["local_steps"]} == {"recorded", "autograd"}
     assert torch.equal(ours.params, theirs.params)
 
