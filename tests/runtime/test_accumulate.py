@@ -126,26 +126,18 @@ def test_a_step_takes_the_mean_gradient_of_its_batches(start, case):
     assert last["cost/gradients"] == 2 * 6 * 20  # two passes over ten samples
 
 
-class Plain(Normalised):
-    """A mean over samples."""
-
-    def __init__(self):
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
-
-    def training_step(self, batch, batch_idx):
-        return nn.functional.cross_entropy(self.body(batch[0]), batch[1])
-
-
-TWINS = {**CONFIG, "model": {"class_path": "tests.runtime.test_accumulate.Plain"}}
+MEAN = {"class_path": "tests.runtime.tiny.Net", "init_args": {"norm": False, "dropout": 0.0}}  # over samples
+TWINS = {**CONFIG, "model": MEAN}
 TWINS |= {"participation": {"name": "uniform", "size": 4}, "link": {"name": "bernoulli", "q": 0.3}}
 
 
-@pytest.mark.parametrize("method", ["{name: scaffold, option: 1}", "fedaware"])
-def test_parts_of_a_step_have_the_run_of_batches_as_large_as_all_of_them(method):
+def test_parts_of_a_step_have_the_run_of_batches_as_large_as_all_of_them():
     """Also where a method asks for the gradient of all samples; ten samples are four, four and two."""
     parts, large = (
-        rounds_of(TWINS, [f"algorithm={method}", f"local.batch_size={4 // k}", f"local.accumulate={k}"]) for k in (2, 1)
+        rounds_of(
+            TWINS, ["algorithm={name: scaffold, option: 1}", f"local.batch_size={4 // k}", f"local.accumulate={k}"]
+        )
+        for k in (2, 1)
     )
     torch.testing.assert_close(parts.params, large.params, rtol=1e-9, atol=1e-11)
 

@@ -7,23 +7,16 @@ from tests import oracles
 from tests.runtime.measured import walk
 from tests.runtime.modules import Quadratics
 
-CLIENTS, DIM, ROUNDS, LR = 6, 3, 12, 0.05
+CLIENTS, DIM, ROUNDS, LR = 6, 3, 8, 0.05
 UNIFORM = ["participation.name=uniform", "participation.size=3"]
-REPLACED = [
-    "participation.name=weighted",
-    "participation.weights=data_size",
-    "participation.size=4",
-    "participation.replace=true",
-]
+REPLACED = ["participation={name: weighted, weights: data_size, size: 4, replace: true}"]
 AVAILABLE = ["participation.name=bernoulli", "participation.p=0.5"]
 LOSSY = ["link.name=bernoulli", "link.q={linspace: [0.0, 0.4]}"]
 UNEQUAL = ["local.steps={list: [1, 2, 3, 4, 5, 2]}"]
 
 CASES = [  # the mathematics of all algorithms: tests/algorithms/test_oracle.py
-    ("fedavg", {"aggregate": "mean"}, AVAILABLE),
     ("fedavg", {"aggregate": "weighted", "gamma": 0.7}, UNIFORM),
     ("fedavg", {"aggregate": "anonymous_importance"}, REPLACED),
-    ("fedavgm", {"beta": 0.9}, UNIFORM),
     ("focus", {}, AVAILABLE),
     ("sfl", {"gamma": 0.5}, AVAILABLE),
     ("scaffold", {"option": 1}, UNIFORM),

@@ -87,7 +87,7 @@ DEFAULT = [
 @pytest.mark.parametrize(
     ("asked", "runtime"),
     one_in(
-        2,
+        4,
         [
             (asked, runtime)
             for asked in (None, "usual.num_batches_tracked", "steps")
@@ -153,10 +153,9 @@ class Counts(LightningModule):
         return nn.functional.cross_entropy(self.body(batch[0]), batch[1]) / (self.n + self.whole + self.calls)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_full_gradients_of_clients_do_not_depend_on_the_clients_before(tmp_path, seed):
+def test_full_gradients_of_clients_do_not_depend_on_the_clients_before(tmp_path):
     """The module as it is at the start, for each client and on any worker."""
-    overrides = ["eval.diversity=true", "eval.every=1", "rounds=1", "eval.batch_size=100", f"seed={seed}"]
+    overrides = ["eval.diversity=true", "eval.every=1", "rounds=1", "eval.batch_size=100"]
     config = {**FULL, "model": {"class_path": "tests.runtime.test_buffer_runs.Counts"}}
     carry_out(config, tmp_path, overrides, rows=on_random_workers)
     row = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
@@ -198,9 +197,7 @@ NAMES = {"buffer": "buffer body.1.level", "mask": "buffer mask", "parameter": "p
     ("what", "algorithm"),
     [
         *zip(NAMES, ["fedavg", "sfl", "dsgd"], strict=True),
-        *zip(NAMES, ["sfl", "scaffold", "fedavg"], strict=True),
         ("nothing", "fedavg"),
-        ("nothing", "dsgd"),
     ],
 )
 def test_what_is_not_finite_is_named_and_constant_entries_may_be_infinite(tmp_path, what, algorithm):
@@ -223,5 +220,5 @@ def test_rounding_errors_before_batch_normalisation_end_no_run(tmp_path):
 
     With two samples, autograd's is exactly 0, and vmap's 2e-5 of the largest entry of all gradients.
     """
-    config = {**TINY, "algorithm": {"name": "focus"}, "seed": 1, "rounds": 4, "logging": {"dir": str(tmp_path)}}
-    assert raylfl.run(config, ["logging.report=false"]).params.isfinite().all()
+    config = {**TINY, "algorithm": {"name": "focus"}, "seed": 1, "rounds": 4}
+    assert raylfl.run(config, [f"logging.dir={tmp_path}"]).params.isfinite().all()

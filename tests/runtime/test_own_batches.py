@@ -15,15 +15,12 @@ from raylfl.testing.runs import RandomWorkers, carry_out, outcome
 from tests.runtime.measured import rounds_of
 from tests.runtime.plain import fedavg
 from tests.runtime.tiny import OWNED, Points
-from tests.shares import one_in
+from tests.shares import also, one_in
 
 WAYS = {
     "add": lambda x: x.add_(0.5),
-    "clamp": lambda x: x.clamp_(-0.5, 0.5).mul_(2),
-    "index": lambda x: x.__setitem__((slice(None), 0), 1.0),
     "out": lambda x: torch.mul(x, 2.0, out=x),
     "view": lambda x: x[:, 1:].sub_(1.0),
-    "zero": lambda x: x.zero_(),
     "shift": lambda x: x.add_(0.01),  # so small that a second change is no obvious difference
 }
 
@@ -63,7 +60,7 @@ def initial(tmp_path_factory):
     return lambda conv: copy.deepcopy(made(conv))
 
 
-STEPS = [*((way, False) for way in WAYS), ("add", True), ("clamp", True)]
+STEPS = [("add", False), ("add", True), ("out", False), ("view", False), ("shift", False)]
 FORMS = ["vectorize=never", "vectorize=auto", "vectorize=always", "step=autograd"]
 
 
@@ -79,7 +76,7 @@ def test_every_step_has_a_batch_of_its_own(initial, way, conv, runtime):
     assert result.metrics[-1]["test/loss"] == pytest.approx(loss, rel=1e-5)
 
 
-@pytest.mark.parametrize(("vectorize", "size"), [("auto", 4), ("never", "full")])
+@pytest.mark.parametrize(("vectorize", "size"), [("auto", 4), also("never", "full")])
 def test_no_worker_sees_what_a_step_has_changed(tmp_path, vectorize, size):
     setting = config("add", False, size)
     carry_out(setting, tmp_path / "one", [f"runtime.vectorize={vectorize}"])
@@ -88,7 +85,7 @@ def test_no_worker_sees_what_a_step_has_changed(tmp_path, vectorize, size):
     assert outcome(tmp_path / "one") == outcome(tmp_path / "crowd")
 
 
-@pytest.mark.parametrize("step", ["auto", "autograd"])
+@pytest.mark.parametrize("step", ["auto", also("autograd")])
 def test_a_comparison_has_the_batch_as_it_was_before_the_step(step, monkeypatch):
     """Clients together are compared with the reference again and again, after evaluations, too."""
     prove, samples, compared = VectorizedOracle._prove, {tuple(row) for row in Points().x.tolist()}, []

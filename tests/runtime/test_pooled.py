@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 from tests.runtime.measured import rounds_of
 
 SIZES = np.array([1, 2, 5, 12])
-STEPS, BATCH, ETA = 400, 10, 2.0**-20
+STEPS, BATCH, ETA = 100, 10, 2.0**-20
 
 
 class Owners:

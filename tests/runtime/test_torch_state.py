@@ -38,7 +38,7 @@ AROUND = {
 
 
 def tiny(folder, **more):
-    return {**TINY, "rounds": 2, "model": {"name": "mlp"}, "data": {"name": "digits"}, **more} | {
+    return {**TINY, "rounds": 1, "model": {"name": "mlp"}, "data": {"name": "digits"}, **more} | {
         "logging": {"dir": str(folder), "report": False}
     }
 
@@ -54,7 +54,7 @@ def test_a_run_has_the_same_bits_under_any_torch_settings_of_its_caller(around, 
     with AROUND[around]():
         inside = torch.empty(1).dtype, torch.empty(1).device, torch.is_grad_enabled(), torch.is_inference_mode_enabled()
         result = raylfl.run(tiny(tmp_path))
-        again = raylfl.resume(result.run_dir, ["rounds=3"])
+        again = raylfl.resume(result.run_dir, ["rounds=2"])
         module = result.module
         after = torch.empty(1).dtype, torch.empty(1).device, torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     assert after == inside
@@ -62,7 +62,7 @@ def test_a_run_has_the_same_bits_under_any_torch_settings_of_its_caller(around, 
     assert result.params.dtype == torch.float32
     assert torch.equal(result.params, plain.params)
     assert not result.params.is_inference()
-    assert len(again.metrics) == 3
+    assert len(again.metrics) == 2
     assert all(p.dtype == torch.float32 and p.device.type == "cpu" for p in module.parameters())
 
 
