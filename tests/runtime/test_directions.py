@@ -12,9 +12,9 @@ import raylfl
 from raylfl.errors import BadConfig
 from raylfl.report.page import content_of
 from raylfl.report.runs import group_runs, load_run, more_is_better
-from tests.runtime.tiny import TINY, Net, Points
+from tests.runtime.tiny import ONE_BY_ONE, Net, Points
 
-SHORT = {**TINY, "rounds": 3, "eval": {"every": 1}, "link": {"name": "perfect"}}
+SHORT = {**ONE_BY_ONE, "rounds": 3, "eval": {"every": 1}, "link": {"name": "perfect"}}
 
 
 class AllPoints(Points):
@@ -40,20 +40,29 @@ class Dice(Net):
         self.log("hinge", self.hinge)
 
 
-def dice(runs, *overrides, **config):
-    return raylfl.run({**SHORT, **config}, [*runs, *overrides], model=Dice, data=AllPoints)
+def dice(runs, *overrides):
+    return raylfl.run(SHORT, [*runs, *overrides], model=Dice, data=AllPoints)
 
 
-def test_the_best_value_of_a_metric_follows_its_stated_direction(runs):
-    result = dice(runs, "metrics.test/dice_loss=min", "metrics.map50=max")
-    best, values = result.summary["best"], {name: [row[name] for row in result.metrics] for name in result.metrics[0]}
+@pytest.fixture(scope="module")
+def unstated(tmp_path_factory):
+    return dice([f"logging.dir={tmp_path_factory.mktemp('plain')}"])
+
+
+@pytest.fixture(scope="module")
+def stated(tmp_path_factory):
+    directions = "metrics={test/dice_loss: min, test/dise_loss: min, map50: max, train/later: min}"
+    return dice([f"logging.dir={tmp_path_factory.mktemp('stated')}", directions])
+
+
+def test_the_best_value_of_a_metric_follows_its_stated_direction(unstated, stated):
+    best, values = stated.summary["best"], {name: [row[name] for row in stated.metrics] for name in stated.metrics[0]}
     assert best["test/dice_loss"] == min(values["test/dice_loss"]) < max(values["test/dice_loss"])
     assert best["test/map50"] == max(values["test/map50"])
     assert best["test/auroc"] == max(values["test/auroc"])  # stated by torchmetrics
     assert best["test/hinge"] == min(values["test/hinge"])
-    unstated = dice(runs).summary
-    assert not {"test/dice_loss", "test/map50"} & set(unstated["best"])
-    assert {"test/dice_loss", "test/map50"} < set(unstated["final"])
+    assert not {"test/dice_loss", "test/map50"} & set(unstated.summary["best"])
+    assert {"test/dice_loss", "test/map50"} < set(unstated.summary["final"])
 
 
 def test_early_stopping_asks_for_a_direction_that_is_neither_stated_nor_known(runs):
@@ -69,8 +78,8 @@ def test_early_stopping_asks_for_a_direction_that_is_neither_stated_nor_known(ru
         dice(runs, "metrics.test/map50=up")
 
 
-def test_a_report_uses_the_directions_of_its_runs_or_asks(runs):
-    plain, stated = dice(runs).run_dir, dice(runs, "metrics={test/dice_loss: min, test/map50: max}").run_dir
+def test_a_report_uses_the_directions_of_its_runs_or_asks(unstated, stated):
+    plain, stated = unstated.run_dir, stated.run_dir
     assert json.loads((plain / "directions.json").read_text()) == {"auroc": "max", "hinge": "min"}
     with pytest.raises(BadConfig, match=r"metric=test/map50, .*state it: --better max \(or min\)"):
         content_of([plain], metric="test/map50")
@@ -84,25 +93,24 @@ def test_a_report_uses_the_directions_of_its_runs_or_asks(runs):
         content = content_of([folder], metric=metric, better=better)
         columns = {column.key: column.better for column in content.summary(content.parts).columns}
         assert columns["last"] == columns["best"] == sign
-    assert content_of([plain, stated], metric="test/map50").groups[0].runs  # one of the two states it
+    assert (
+        content_of([plain, stated], metric="test/map50").groups[0].runs
+    )  # of equal seeds the later path, which states it
 
 
-def test_runs_that_contradict_each_other_are_refused_and_directions_do_not_divide_settings(runs):
-    folders = [dice(runs, f"metrics.map50={better}", f"seed={k}").run_dir for k, better in enumerate(("max", "min"))]
-    (group,) = group_runs([load_run(folder) for folder in folders])
+def test_runs_that_contradict_each_other_are_refused_until_one_is_resumed_with_the_other_direction(runs, stated):
+    """Directions do not divide settings: both runs are in one group."""
+    folder = dice(runs, "metrics.map50=min", "seed=1").run_dir
+    (group,) = group_runs([load_run(stated.run_dir), load_run(folder)])
     with pytest.raises(BadConfig, match=r"test/map50, but must be better in one direction in all runs"):
         more_is_better(group.runs, "test/map50")
-
-
-def test_a_direction_may_change_when_a_run_is_resumed(runs):
-    folder = dice(runs, "metrics.map50=min").run_dir
     resumed = raylfl.resume(folder, ["rounds=4", "metrics.map50=max"], model=Dice, data=AllPoints)
     assert resumed.summary["best"]["test/map50"] == max(row["test/map50"] for row in resumed.metrics)
+    assert more_is_better([load_run(stated.run_dir), load_run(folder)], "test/map50")
 
 
-def test_a_direction_for_a_metric_that_is_not_recorded_is_reported(runs):
-    folder = dice(runs, "metrics={test/dise_loss: min, map50: max, train/later: min}").run_dir
-    warned = [line for line in (folder / "log.txt").read_text().splitlines() if "has no effect" in line]
+def test_a_direction_for_a_metric_that_is_not_recorded_is_reported(stated):
+    warned = [line for line in (stated.run_dir / "log.txt").read_text().splitlines() if "has no effect" in line]
     assert [line.partition(" ")[2] for line in warned] == [
         "warning: metrics.test/dise_loss has no effect: it is not recorded (did you mean test/dice_loss?)"
     ]

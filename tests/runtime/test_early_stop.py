@@ -1,6 +1,7 @@
 """Early stopping and the best model: the number of rounds, and the files of a run, also after a resume."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -100,22 +101,29 @@ def test_a_rule_is_a_metric_with_a_target_or_a_patience(given):
 WAVES = {**TINY, "rounds": 8, "eval": {"every": 1}, "local": {**TINY["local"], "lr": 2.0}}  # the loss goes up and down
 
 
-def after(rounds, runs):
-    return raylfl.run(WAVES, [*runs, f"rounds={rounds}"])
+@pytest.fixture(scope="module")
+def waves(tmp_path_factory):
+    return raylfl.run(WAVES, [f"logging.dir={tmp_path_factory.mktemp('waves')}"])
 
 
 @pytest.fixture(scope="module")
-def best_round(tmp_path_factory):
+def best_round(waves):
     """The round with the lowest test loss, which is neither the first nor the last one."""
-    losses = [row["test/loss"] for row in after(8, [f"logging.dir={tmp_path_factory.mktemp('waves')}"]).metrics]
+    losses = [row["test/loss"] for row in waves.metrics]
     found = losses.index(min(losses))
     assert 0 < found < 7
     return found
 
 
-def test_the_best_model_is_that_of_a_run_which_ends_there(runs, best_round):
+@pytest.fixture(scope="module")
+def short(tmp_path_factory, best_round):
+    """A run that ends after the best round."""
+    return raylfl.run(WAVES, [f"logging.dir={tmp_path_factory.mktemp('short')}", f"rounds={best_round + 1}"])
+
+
+def test_the_best_model_is_that_of_a_run_which_ends_there(runs, best_round, short):
     result = raylfl.run(WAVES, [*runs, "checkpoint.best=test/loss", "checkpoint.every=0"])
-    best, short = raylfl.load(result.run_dir).best, after(best_round + 1, runs)
+    best = raylfl.load(result.run_dir).best
     assert torch.equal(best.params, short.params)
     for name, value in short.module.state_dict().items():
         assert torch.equal(best.module.state_dict()[name], value)
@@ -127,23 +135,26 @@ def test_the_best_model_is_that_of_a_run_which_ends_there(runs, best_round):
 
 
 @pytest.mark.parametrize("cut", [1, 4])
-def test_a_resumed_run_keeps_the_best_model_of_all_its_rounds(runs, best_round, cut):
+def test_a_resumed_run_keeps_the_best_model_of_all_its_rounds(runs, best_round, short, cut):
     given = ["checkpoint.best=test/loss", "checkpoint.every=3"]
     folder = raylfl.run(WAVES, [*runs, *given, f"rounds={cut}"]).run_dir
     resumed = raylfl.resume(folder, ["rounds=8"])
     assert resumed.summary["best_round"] == best_round
-    assert torch.equal(raylfl.load(folder).best.params, after(best_round + 1, runs).params)
+    assert torch.equal(raylfl.load(folder).best.params, short.params)
 
 
-def test_it_changes_nothing_else_and_may_be_switched_on_by_a_resume(runs, best_round):
-    plain, kept = after(8, runs), raylfl.run(WAVES, [*runs, "checkpoint.best=test/loss"])
-    assert torch.equal(plain.params, kept.params)
-    assert not (plain.run_dir / "best.pt").exists()
+def test_it_changes_nothing_else_and_may_be_switched_on_by_a_resume(runs, waves, best_round, tmp_path):
+    plain, kept = (
+        shutil.copytree(waves.run_dir, tmp_path / "plain"),
+        raylfl.run(WAVES, [*runs, "checkpoint.best=test/loss"]),
+    )
+    assert torch.equal(waves.params, kept.params)
+    assert not (plain / "best.pt").exists()
     with pytest.raises(BadConfig, match=r"has no best.pt: a run with checkpoint.best="):
-        _ = raylfl.load(plain.run_dir).best
-    resumed = raylfl.resume(plain.run_dir, ["rounds=9", "checkpoint.best=test/loss"])
+        _ = raylfl.load(plain).best
+    resumed = raylfl.resume(plain, ["rounds=9", "checkpoint.best=test/loss"])
     lost = f"checkpoint.best: the model of round {best_round}, the best so far, is not in best.pt"
-    assert lost in (plain.run_dir / "log.txt").read_text()
+    assert lost in (plain / "log.txt").read_text()
     assert resumed.summary["best_round"] in (best_round, 8)
     raylfl.resume(kept.run_dir, ["rounds=9"])
     assert "is not in best.pt" not in (kept.run_dir / "log.txt").read_text()

@@ -87,8 +87,8 @@ def test_a_client_that_always_fails_ends_the_run_by_name_with_the_original_error
 
 def test_the_received_clients_of_a_vectorised_task_count_although_a_lost_one_fails(runs, monkeypatch):
     """The parameters of a trace in which the upload of client 1 is lost in each round."""
-    config = {**PERFECT, "model": {**TINY["model"], "init_args": {"norm": False, "dropout": 0.0}}, "num_clients": 16}
-    config |= {"link": {"name": "bernoulli", "q": 0.6}}
+    config = {**PERFECT, "model": {**TINY["model"], "init_args": {"norm": False, "dropout": 0.0}}, "num_clients": 8}
+    config |= {"link": {"name": "bernoulli", "q": 0.6}, "rounds": 2}
     solve, failures, four = Worker._solve, [], ["runtime.micro_cohort=4", "runtime.vectorize=always"]
 
     def failing(self, task, *rest):
@@ -293,8 +293,8 @@ def test_an_empty_round_leaves_the_model_unchanged_and_is_recorded(runs):
 
 def test_a_micro_cohort_that_does_not_fit_runs_in_halves(runs, monkeypatch):
     """On a device with memory for two clients, clients run in pairs, with the same uploads and states."""
-    config = {**PERFECT, "model": {**TINY["model"], "init_args": {"norm": False, "dropout": 0.0}}, "num_clients": 16}
-    config["algorithm"] = {"name": "scaffold"}
+    config = {**PERFECT, "model": {**TINY["model"], "init_args": {"norm": False, "dropout": 0.0}}, "num_clients": 8}
+    config |= {"algorithm": {"name": "scaffold"}, "rounds": 2}
     plain = run(config, runs, "runtime.micro_cohort=4")
     solve, sizes = Worker._solve, []
 

@@ -31,7 +31,7 @@ PROBLEM: dict[str, Any] = {
     "local": {"batch_size": "full", "steps": 2, "lr": 0.05},
     "eval": {"every": 0},
     "checkpoint": {"every": 2},
-    "runtime": {"backend": "local"},
+    "runtime": {"backend": "local", "vectorize": "never", "step": "autograd"},
     "logging": {"report": False},
 }
 
@@ -44,6 +44,7 @@ def rows(folder, name: str) -> list[dict[str, Any]]:
 def test_a_thousand_nodes_mixed_at_once_or_block_by_block_have_the_same_bits(tmp_path, dtype):
     """One call mixes all messages in process, and one call per block on workers; sums are fused or pairwise."""
     settings = ["data.init_args.num_clients=1000", "rounds=1", f"dtype={dtype}", "checkpoint.every=0"]
+    settings += ["runtime={vectorize: auto, step: auto}"]
     carry_out(PROBLEM, tmp_path / "once", settings)
     carry_out(PROBLEM, tmp_path / "blocks", settings, rows=partial(inprocess.rows, make=RandomWorkers))
     assert outcome(tmp_path / "once") == outcome(tmp_path / "blocks")

@@ -106,7 +106,13 @@ def evaluated_run(base, *wanted):
 @pytest.fixture(scope="module")
 def evaluated(tmp_path_factory):
     """A run with all evaluations, in batches smaller than most clients."""
-    wanted = ["eval.clients=true", "eval.participants=true", "eval.random_clients=3", "eval.batch_size=7"]
+    wanted = [
+        "eval.clients=true",
+        "eval.participants=true",
+        "eval.random_clients=3",
+        "eval.batch_size=7",
+        "eval.every=9",
+    ]
     return evaluated_run(tmp_path_factory.mktemp("measure"), *wanted)
 
 
