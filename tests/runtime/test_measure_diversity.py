@@ -17,11 +17,7 @@ def walked(overrides):
     return assemble(load_config("ridge", overrides)), walk(overrides, "ridge")[1]
 
 
-SMALL = [
-    "num_clients=3",
-    "data.init_args={num_clients: 3, rows_per_client: 7, dim: 4, lam: 0.3}",
-    "local.lr=0.003",
-]
+SMALL = ["num_clients=3", "data.init_args={num_clients: 3, rows_per_client: 7, dim: 4, lam: 0.3}", "local.lr=0.003"]
 DIVERSE = [*SMALL, "participation={name: full}", "local.steps=1", "rounds=3", "eval.every=1", "eval.diversity=true"]
 
 

@@ -89,41 +89,33 @@ def notes(*folders):
     return _source_notes([load_run(folder) for folder in folders])
 
 
-def test_resume_and_reports_name_what_has_changed_since(mine, runs):
+def test_resume_and_reports_name_what_has_changed_since(mine, runs, undrawn):
     folder = raylfl.run(config(rounds=2), runs).run_dir
+    mine.write_text("class Net(:\n")  # a file that cannot be read
+    assert today(read(folder)) == {}
+    mine.write_text(
+        TEXT.replace("class Unused:\n    pass", "class Unused:\n    n = 1   \n")
+    )  # no change of a class used
+    sys.modules.pop("mine_of_sources")
+    raylfl.resume(folder, ["rounds=3"])
+    assert "has changed since" not in (folder / "log.txt").read_text()
     assert notes(folder) == []
     for name, edit in EDITS.items():
         mine.write_text("# a comment above\n" + TEXT.replace(*edit))
         full = f"mine_of_sources.{name}"
         assert changed_names(read(folder), today(read(folder))) == [full]
     sys.modules.pop("mine_of_sources")
-    raylfl.resume(folder, ["rounds=3"])
+    raylfl.resume(folder, ["rounds=4"])
     line = f"warning: the source of {full} has changed since this run began"
     assert line in (folder / "log.txt").read_text()
-    assert notes(folder) == [f"The source of {full} has changed since 1 of 1 runs ({folder.name})."]
+    note = f"The source of {full} has changed since 1 of 1 runs"
+    assert notes(folder) == [f"{note} ({folder.name})."]
+    assert note in write_page(content_of([folder]), folder / "page").read_text()
     other = raylfl.run(config(rounds=1), [*runs, "seed=1"]).run_dir
     assert notes(folder, other) == [
         f"The source of {full} differs between these runs.",
         f"The source of {full} has changed since 1 of 2 runs ({folder.name}).",
     ]
-
-
-def test_the_page_of_a_report_has_the_note(mine, runs, undrawn):
-    folder = raylfl.run(config(rounds=1), runs).run_dir
-    mine.write_text(TEXT.replace(*EDITS["Net"]))
-    page = write_page(content_of([folder]), folder / "page")
-    assert "The source of mine_of_sources.Net has changed since 1 of 1 runs" in page.read_text()
-
-
-def test_a_change_elsewhere_in_the_file_is_no_change(mine, runs):
-    folder = raylfl.run(config(rounds=2), runs).run_dir
-    mine.write_text("class Net(:\n")  # a file that cannot be read
-    assert today(read(folder)) == {}
-    mine.write_text(TEXT.replace("class Unused:\n    pass", "class Unused:\n    n = 1   \n"))
-    sys.modules.pop("mine_of_sources")
-    raylfl.resume(folder, ["rounds=3"])
-    assert "has changed since" not in (folder / "log.txt").read_text()
-    assert notes(folder) == []
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"a": {"file": 1}}', "[" * 100_000])

@@ -8,13 +8,7 @@ import torch
 
 from raylfl.core.client_rows import Table
 from raylfl.core.costs import Costs, Links
-from raylfl.runtime.records.state_files import (
-    NUMBERS,
-    Damaged,
-    load_clients,
-    load_server,
-    server_blob,
-)
+from raylfl.runtime.records.state_files import NUMBERS, Damaged, load_clients, load_server, server_blob
 from raylfl.runtime.round.state import Average, FederationState
 
 

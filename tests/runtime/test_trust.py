@@ -123,12 +123,6 @@ def test_a_run_at_a_url_is_named_by_its_url(monkeypatch, tmp_path, capsys):
     assert f"raylfl: {url}/tiny/a was not written on this machine" in capsys.readouterr().err
 
 
-def test_a_trusted_config_is_imported(run, hostile):
-    proof = hostile(run, FORMS["string"])
-    assert raylfl.load(run, trust=True).module is not None
-    assert proof.exists()
-
-
 def test_a_run_from_elsewhere_is_resumed_with_trust_and_is_then_at_home(run, monkeypatch, tmp_path):
     """The key of the other machine is for its user only."""
     assert len(raylfl.resume(run, ["rounds=2"]).metrics) == 2

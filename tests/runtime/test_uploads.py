@@ -39,15 +39,8 @@ def refused(matrix):
 @pytest.mark.parametrize(
     "method",
     [
-        FedMGDA(),
-        MIFA(),
-        FedVARP(),
-        FedVARP(lost="reuse"),
-        FedAWARE(),
-        FedAWARE(warmup="fedavg"),
-        FedAWE(),
-        FedAvg(),
-        OptimalSampling(norms="stale"),
+        *(FedMGDA(), MIFA(), FedVARP(), FedVARP(lost="reuse"), FedAWARE(), FedAWARE(warmup="fedavg")),
+        *(FedAWE(), FedAvg(), OptimalSampling(norms="stale")),
     ],
     ids=str,
 )
