@@ -182,10 +182,15 @@ def run_on_both(config: Any, overrides: Sequence[str], launched: bool) -> tuple[
 
 def server_on_both(config: Any, overrides: Sequence[str]) -> tuple[dict[str, Any], ...]:
     """The rounds on the device, with the server on the host and on the device."""
+    with mock.patch("raylfl.runtime.round.dispatch.DeviceServer", return_value=None):
+        on_host = rounds_there(config, overrides)
+    return on_host, rounds_there(config, overrides)
+
+
+def rounds_there(config: Any, overrides: Sequence[str]) -> dict[str, Any]:
+    """The rounds on the device, whose local work is launched and awaited later."""
     with mock.patch.object(LocalForms, "computes_alone", True), there():
-        with mock.patch("raylfl.runtime.round.dispatch.DeviceServer", return_value=None):
-            on_host = rounds_of(config, overrides)
-        return on_host, rounds_of(config, overrides)
+        return rounds_of(config, overrides)
 
 
 def resumed_there(config: Any, overrides: Sequence[str], then: Sequence[str]) -> tuple[Any, list[str]]:
@@ -214,9 +219,9 @@ def gpu_rows() -> list[dict[str, str]]:
 
     device()
     tiny = Workload("tiny", "", "logistic", (1, 8, 8), 40, 4, 2, 1, 4)
-    short = {"work/one by one": {**gpu.cases()["work/one by one"], "rounds": 2}}
+    short = {"work/one by one": {**gpu.cases()["work/one by one"], "rounds": 2, "eval": {"every": 0}}}
     place = gpu.Device(torch.device("cpu"), {}, there)
-    with mock.patch.dict(gpu.LONG, tiny=4):
+    with mock.patch.dict(gpu.LONG, tiny=3):
         return list(gpu.rows(place, {"tiny": tiny}, short))
 
 
