@@ -16,7 +16,6 @@ from raylfl.cli import main
 from raylfl.config.load import load_config
 from raylfl.core.algorithm import Algorithm
 from raylfl.errors import BadConfig
-from tests.startup.forks import LEAN, forks_after
 from tests.test_cli import PLAIN
 
 MINE = (Path(__file__).parent / "mine.py").read_text()
@@ -54,25 +53,17 @@ def here(fresh):
     return fresh
 
 
-ELSEWHERE = """
-os.chdir({folder!r})
-sys.stderr = said = io.StringIO()
-code = main({argv!r})
-sys.stderr = sys.__stderr__
-assert code == 0, said.getvalue()
-print("SAID", said.getvalue(), sep="")
-"""
+@pytest.fixture
+def elsewhere(here, monkeypatch):
+    """`elsewhere(folder)`: from now on as in a new process that has only this working directory."""
 
+    def go(folder):
+        folder.mkdir(exist_ok=True)
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(sys, "path", [place for place in sys.path if place not in ("", str(here))])
+        monkeypatch.delitem(sys.modules, "mine")
 
-@pytest.fixture(scope="module")
-def elsewhere(tmp_path_factory):
-    """`elsewhere(argv, folder)`: the stderr of a command in a process that has only the working directory."""
-    first = (
-        LEAN + "import io, os, sys, sklearn.datasets, networkx, raylfl.experiment.assemble, raylfl.runtime.inprocess\n"
-    )
-    first += "from raylfl.cli import main\n"
-    with forks_after(first, tmp_path_factory.mktemp("elsewhere")) as python:
-        yield lambda argv, folder: python(ELSEWHERE.format(argv=argv, folder=str(folder))).rpartition("SAID")[2]
+    return go
 
 
 def test_copies_of_shipped_components_give_the_same_bits_and_the_saved_config_the_same_run(here):
@@ -86,21 +77,18 @@ def test_copies_of_shipped_components_give_the_same_bits_and_the_saved_config_th
     assert torch.equal(raylfl.run(ours.run_dir / "config.yaml").params, ours.params)
 
 
-@pytest.mark.slow
-def test_another_process_resumes_a_run_of_own_components(here, elsewhere):
+def test_another_process_resumes_a_run_of_own_components(here, elsewhere, capsys):
     first = raylfl.run("digits", [*SMALL, *OWN, "logging.id=a", "rounds=2"])
-    assert elsewhere(["resume", str(first.run_dir), "rounds=3"], here) == ""
+    elsewhere(here)
+    assert main(["resume", str(first.run_dir), "rounds=3"]) == 0
+    assert capsys.readouterr().err == ""
     longer = torch.load(first.run_dir / "final.pt", weights_only=True)["params"]
     assert torch.equal(longer, raylfl.run("digits", [*SMALL, *SHIPPED]).params)
 
 
-def test_without_its_module_a_run_cannot_be_resumed_and_the_message_says_what_is_missing(here, monkeypatch, capsys):
-    """As in a process elsewhere that never imported the module."""
+def test_without_its_module_a_run_cannot_be_resumed_and_the_message_says_what_is_missing(here, elsewhere, capsys):
     first = raylfl.run("digits", [*SMALL, "algorithm.class_path=mine.Sprung", "rounds=1"])
-    (here / "elsewhere").mkdir()
-    monkeypatch.chdir(here / "elsewhere")
-    monkeypatch.setattr(sys, "path", [place for place in sys.path if place not in ("", str(here))])
-    monkeypatch.delitem(sys.modules, "mine")
+    elsewhere(here / "elsewhere")
     assert main(["resume", str(first.run_dir), "rounds=3"]) == 2
     said = capsys.readouterr().err
     assert "algorithm.class_path=mine.Sprung" in said
@@ -125,13 +113,12 @@ def test_a_class_with_abstract_methods_is_refused(here):
         raylfl.run("digits", algorithm=Unfinished)
 
 
-@pytest.mark.slow
-def test_each_misspelt_hook_is_warned_of_once_at_the_command_line(tmp_path, elsewhere):
-    (tmp_path / "mine.py").write_text(MISSPELT)
-    err = elsewhere(["run", "ridge", "algorithm=mine.Misspelt", "rounds=1", *SMALL[2:]], tmp_path)
-    line = f"{tmp_path}/mine.py:5: UserWarning: Misspelt."
-    said = [text.removeprefix(line).partition(" ")[0] for text in err.splitlines() if "Warning: " in text]
-    assert said == ["empty_rounds", "own_steps"]
+def test_each_misspelt_hook_is_warned_of_once_at_the_command_line(here):
+    (here / "mine.py").write_text(MISSPELT)
+    with pytest.warns(UserWarning, match=r"^Misspelt\.") as seen:
+        assert main(["run", "ridge", "algorithm=mine.Misspelt", "rounds=1", *SMALL[2:]]) == 0
+    places = [(warning.filename, warning.lineno, str(warning.message).split()[0]) for warning in seen]
+    assert places == [(str(here / "mine.py"), 5, f"Misspelt.{name}") for name in ("empty_rounds", "own_steps")]
 
 
 def test_a_later_layer_with_another_class_replaces_the_group_and_a_dot_makes_a_class_path(here):
