@@ -14,8 +14,9 @@ from raylfl.config.load import load_config
 from raylfl.config.registries import KINDS
 from raylfl.errors import BadConfig
 from tests.test_class_path import MINE
+from tests.test_cli import PLAIN
 
-SMALL = ["rounds=3", "num_clients=4", "logging.report=false", "runtime.backend=local", "eval.every=2"]
+SMALL = ["rounds=3", "num_clients=4", "logging.report=false", "runtime.backend=local", "eval.every=2", *PLAIN]
 ENTRIES = {
     "algorithms": "sprung = parts_of_another:Sprung\nfedavg = parts_of_another:Sprung\nbroken = parts_gone:Lost\n",
     "partitions": "skewed = parts_of_another:Skewed\n",

@@ -15,6 +15,7 @@ from raylfl.runtime.records.run_dir import RunDirectory
 from tests.runtime.faults import wait_until
 from tests.runtime.test_run import DIGITS, QUADRATICS
 from tests.runtime.wandb_records import ended, keyed, records
+from tests.test_cli import PLAIN
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +29,7 @@ def _wandb_ends():
 
 
 def run(config, runs, *overrides):
-    return raylfl.run(config, [*runs, *overrides])
+    return raylfl.run(config, [*runs, *PLAIN, *overrides])
 
 
 @pytest.mark.slow
