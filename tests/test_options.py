@@ -6,14 +6,12 @@ from typing import Annotated, Literal
 import pytest
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.algorithms.fedprox import FedProx
 from raylfl.components.options import Arguments, Doc, Ge, Gt, Lt, Options
 from raylfl.config.components import construct
 from raylfl.config.groups.local import LocalConfig
 from raylfl.config.groups.records import CheckpointConfig, EvalConfig, LoggingConfig
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.config.groups.top import TopConfig
-from raylfl.config.load import load_config
 from raylfl.errors import BadConfig, BadValue
 from raylfl.heterogeneity.clock import Clock
 from raylfl.heterogeneity.links import LINKS
@@ -94,18 +92,6 @@ def test_numbers_of_init_args_may_be_written_as_in_yaml():
     assert model.hparams["dropout"] == 0.1
     with pytest.raises(BadConfig, match=r"^model.init_args.hidden=\[0\], but must be a list, each entry"):
         construct(MLP, {"hidden": [0]}, "model")
-
-
-def test_a_config_and_a_direct_call_refuse_the_same_values():
-    with pytest.raises(BadConfig, match=r"algorithm.mu=-1.*>= 0"):
-        load_config({"algorithm": {"class_path": f"{__name__}.Sprung", "mu": -1}})
-
-
-@dataclass
-class Sprung(FedProx):
-    """FedProx with another default."""
-
-    mu: float = 0.5
 
 
 TOGETHER = {("markov", "p_on"), ("markov", "p_off"), ("weighted", "weights")}  # parsed later, beside other options

@@ -210,12 +210,6 @@ def test_a_fetch_that_fails_leaves_no_folder(url, machine, monkeypatch):
 # -- files at a URL ---------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["memory", "file"])
-def store(request, tmp_path):
-    yield "memory://far/runs" if request.param == "memory" else f"file://{tmp_path}/far/runs"
-    fsspec.filesystem("memory").store.clear()
-
-
 def test_a_storage_that_does_not_answer_is_not_waited_for():
     with pytest.raises(TimeoutError, match="no answer in 0 s"):
         within(0.01, lambda: time.sleep(0.2))
@@ -250,8 +244,9 @@ def test_each_failure_of_a_storage_comes_with_its_remedy(error, said, monkeypatc
     assert str(caught.value).startswith(f"s3://b/r cannot be listed ({reason}): {said}")
 
 
-def test_files_are_created_once_replaced_copied_and_deleted(store, tmp_path):
-    there, local, copy = Storage(f"{store}/run/"), tmp_path / "local", tmp_path / "new" / "copy"
+@pytest.mark.parametrize("url", ["memory", "file"], indirect=True)
+def test_files_are_created_once_replaced_copied_and_deleted(url, tmp_path):
+    there, local, copy = Storage(f"{url}/run/"), tmp_path / "local", tmp_path / "new" / "copy"
     assert (there.names(), there.read("a/b.txt")) == ([], None)
     assert there.create("a/b.txt", b"1")
     assert not there.create("a/b.txt", b"2")
@@ -269,8 +264,8 @@ def test_files_are_created_once_replaced_copied_and_deleted(store, tmp_path):
     assert [(name, there.read(name)) for name in there.names()] == [("a/b.txt", b"22")]
 
 
-def test_every_access_reads_the_storage_and_not_an_earlier_listing(store, monkeypatch):
-    there, asked = Storage(store), []
+def test_every_access_reads_the_storage_and_not_an_earlier_listing(url, monkeypatch):
+    there, asked = Storage(url), []
     monkeypatch.setattr(type(there._file_system[0]), "invalidate_cache", lambda fs, path=None: asked.append(path))
     for look in (there.names, lambda: there.read("a"), lambda: there.create("a", b"")):
         asked.clear()
@@ -278,9 +273,9 @@ def test_every_access_reads_the_storage_and_not_an_earlier_listing(store, monkey
         assert asked
 
 
-def test_large_files_have_as_long_as_the_slowest_transfer_takes(store, monkeypatch, tmp_path):
+def test_large_files_have_as_long_as_the_slowest_transfer_takes(url, monkeypatch, tmp_path):
     """A minute to answer, and for known bytes ten seconds a megabyte; a file of unknown size may have a gigabyte."""
-    limits, there, local = [], Storage(store), tmp_path / "local"
+    limits, there, local = [], Storage(url), tmp_path / "local"
     monkeypatch.setattr(storage, "within", lambda seconds, call: limits.append(seconds) or call())
     local.write_bytes(bytes(2 * 10**6))
     there.put(local, "large")

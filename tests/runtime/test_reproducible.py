@@ -69,15 +69,10 @@ class Carries(Odd):
         return super().training_step(batch, batch_idx) * (1 + 0.01 * len(SEEN))
 
 
-@pytest.mark.parametrize(
-    ("module", "wrong"),
-    [("benchmarks.odd_modules.BatchNorm", False), ("tests.runtime.test_reproducible.Carries", True)],
-)
-def test_runs_that_differ_are_found(tmp_path, module, wrong):
+def test_runs_that_differ_are_found(tmp_path):
     case = Case(random.Random(0), tmp_path)
-    case.config = {**TINY, "rounds": 5, "model": {"class_path": module}}
+    case.config = {**TINY, "rounds": 5, "model": {"class_path": "tests.runtime.test_reproducible.Carries"}}
     case.config["data"] = {"class_path": "benchmarks.odd_modules.Points"}
     assert case.carry_out() == "compared"
     assert case.compared == 5
-    assert any(line.startswith("its config.yaml: ") for line in case.wrong) == wrong
-    assert wrong or case.wrong == []
+    assert any(line.startswith("its config.yaml: ") for line in case.wrong)
