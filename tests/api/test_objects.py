@@ -1,12 +1,9 @@
-"""Objects from Python: runs have the bits of the equivalent config, also on workers, and can be resumed."""
+"""Objects from Python: runs have the bits of the equivalent config, and can be resumed; on Ray: test_ray.py."""
 
 import functools
 import os
-import subprocess
-import sys
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import torch
@@ -22,7 +19,6 @@ from raylfl.heterogeneity.participation.uniform import Uniform
 from raylfl.heterogeneity.partition.proportions import Dirichlet
 from tests.runtime.tiny import ONE_BY_ONE as TINY
 from tests.runtime.tiny import Net, Points
-from tests.startup.forks import LEAN
 
 WORLD = {
     "partition": Dirichlet(alpha=2.0, min_size=1),
@@ -243,64 +239,3 @@ def test_what_cannot_be_pickled_is_named_and_the_run_goes_on(runs, capsys):
 def test_mistakes_are_refused_before_the_run(runs, objects, words):
     with pytest.raises(BadConfig, match=words):
         raylfl.run(TINY, runs, **objects)
-
-
-# -- a script's own classes on workers -------------------------------------------------------------------------------
-
-SCRIPT = """
-from dataclasses import dataclass
-
-import raylfl
-from raylfl.algorithms.fedprox import FedProx
-from raylfl.heterogeneity.participation.uniform import Uniform
-from tests.runtime.tiny import ONE_BY_ONE as TINY
-from tests.runtime.tiny import Net as Base
-from tests.runtime.tiny import Points as BasePoints
-
-
-class Net(Base):
-    pass
-
-
-class Points(BasePoints):
-    def train_transform(self, x):
-        return x * 1.0
-
-
-@dataclass
-class Mine(FedProx):
-    pass
-
-
-@dataclass
-class Some(Uniform):
-    pass
-
-
-if __name__ == "__main__":
-    settings = ["logging.report=false", "logging.dir=runs", "logging.id=a", "rounds=3", "runtime.backend=ray"]
-    settings.append("model.class_path=__main__.Net")
-    own = dict(data=Points(), algorithm=Mine(mu=0.1), participation=Some(size=3))
-    raylfl.run(TINY, [*settings, "runtime.workers=1", "runtime.object_store_mb=80"], **own)
-"""
-
-
-@pytest.mark.slow
-def test_what_a_script_defines_reaches_the_workers_and_another_process_resumes_it_on_trust(tmp_path):
-    (tmp_path / "script.py").write_text(LEAN + SCRIPT)
-    root = str(Path(raylfl.__file__).parents[1])
-    done = subprocess.run(
-        [sys.executable, "script.py"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": root},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "__main__.Net, " in done.stderr or "__main__.Mine" in done.stderr
-    folder = tmp_path / "runs" / "tiny" / "a"
-    assert main(["resume", str(folder), "rounds=6", "runtime.backend=local", "--trust"]) == 0
-    said = ["algorithm={name: fedprox, mu: 0.1}", "participation={name: uniform, size: 3}"]
-    twin = raylfl.run(TINY, [f"logging.dir={tmp_path}/runs", *said])
-    assert torch.equal(raylfl.load(folder, trust=True).params, twin.params)

@@ -134,7 +134,7 @@ def gated(folder, **more):
 
 def test_a_lost_node_costs_nothing_but_time_and_a_new_one_is_used(cluster, nodes, runs, tmp_path):
     """Pinned clients' samples and states, too large to travel inside replies, lie on the node that goes down in
-    mid-round. The run has the bits of clients that are not pinned.
+    mid-round. The run has the bits of one process. Clients are pinned by default where they run one by one.
 
     A vector is x or y. Before the loss x crosses to one node; the six uploads, of which no two that the tree adds first
     have the same worker, cross by half, and half of their sum to the server.
@@ -160,27 +160,19 @@ def test_a_lost_node_costs_nothing_but_time_and_a_new_one_is_used(cluster, nodes
         if (seen / "slow").exists() and workers_on(nodes[-1]) & ids(seen):
             (seen / "slow").unlink()
 
-    struck = on_ray(config, runs, "runtime.placement=pinned", *TWO, watch=watch)
+    struck = on_ray(config, runs, *TWO, watch=watch)
     assert outcome(struck.run_dir) == outcome(clean.run_dir)
+    assert struck.summary["runtime"]["placement"] == "pinned"
     crossed = [row["traffic/between_nodes_bytes"] for row in struck.metrics[1:3]]  # no checkpoint, no evaluation
     assert crossed == pytest.approx([(1 + 6 / 2 + 1 / 2) * 4 * struck.params.numel()] * 2, rel=0.005)
     assert len(nodes) == before + 1
     assert not (seen / "slow").exists()
     log = log_of(struck.run_dir)
     assert re.search(r"worker \d on node \S+ \([\d.]+\) was lost \(its process ended", log)
-
-
-def test_clients_have_workers_of_their_own_on_two_nodes_and_a_line_says_so(nodes, runs):
-    """By default, where clients run one by one: with the bits of one process."""
-    config = {**PERFECT, "algorithm": {"name": "scaffold"}, "rounds": 3}
-    alone = ["runtime.vectorize=never", "eval.global=true", "eval.diversity=true"]
-    split = on_ray(config, runs, *alone, *TWO)
-    assert outcome(split.run_dir) == outcome(run(config, runs, *alone).run_dir)
-    assert split.summary["runtime"]["placement"] == "pinned"
     assert re.search(
         r"6 clients on 2 workers, on CPUs, on (2 nodes|1 node so far); each worker reads only its own clients' "
         r"samples; the server on node \S+ \([\d.]+\); all samples \(0\.0 MB\) are in the process that started the run",
-        log_of(split.run_dir),
+        log,
     )
 
 

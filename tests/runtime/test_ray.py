@@ -2,7 +2,11 @@
 
 import fcntl
 import json
+import os
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 
 import psutil
 import pytest
@@ -11,6 +15,7 @@ import torch
 
 import raylfl
 from raylfl.algorithms import ALGORITHMS
+from raylfl.cli import main
 from raylfl.core.algorithm import Algorithm
 from raylfl.runtime.ray import backend as ray_backend
 from raylfl.runtime.ray import group as ray_group
@@ -29,6 +34,7 @@ from tests.runtime.test_run import DIGITS
 from tests.runtime.tiny import ONE_BY_ONE, TINY
 from tests.runtime.veterans import Veteran
 from tests.shares import also
+from tests.startup.forks import LEAN
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +53,7 @@ def test_runs_on_ray_that_are_compared_share_their_actors_and_have_the_bits_of_l
     """From the config to the records, with the server in an actor of its own; no actor outlives them. The second run
     uses the processes of the first with their loaded modules.
     """
-    overrides = [*runs, *LOSSY, "rounds=2", "runtime.backend=ray", "runtime.cpus_per_worker=0.5", "runtime.workers=2"]
+    overrides = [*runs, *LOSSY, "rounds=2", "runtime.backend=ray", "runtime.cpus_per_worker=0.5", "runtime.workers=1"]
     names = ["scaffold", "sfl"]
     seen, folders = [], []
 
@@ -61,12 +67,68 @@ def test_runs_on_ray_that_are_compared_share_their_actors_and_have_the_bits_of_l
     results = raylfl.compare(DIGITS, overrides, names, watch)
     assert len({id(algorithm) for algorithm, _, _ in seen}) == 2
     ((workers, server),) = {(workers, server) for _, workers, server in seen}
-    assert (len(workers), len(server)) == (2, 1)
+    assert (len(workers), len(server)) == (1, 1)
     for name, result in zip(names, results, strict=True):
         alone = raylfl.run(DIGITS, [*runs, *LOSSY, "rounds=2", f"algorithm.name={name}"])
         assert outcome(result.run_dir) == outcome(alone.run_dir)
         assert (result.run_dir / "partition.json").read_bytes() == (alone.run_dir / "partition.json").read_bytes()
     wait_until(lambda: not actors("WorkerActor") and not actors("ServerActor"), "end of the actors")
+
+
+SCRIPT = """
+from dataclasses import dataclass
+
+import raylfl
+from raylfl.algorithms.fedprox import FedProx
+from raylfl.heterogeneity.participation.uniform import Uniform
+from tests.runtime.tiny import ONE_BY_ONE as TINY
+from tests.runtime.tiny import Net as Base
+from tests.runtime.tiny import Points as BasePoints
+
+
+class Net(Base):
+    pass
+
+
+class Points(BasePoints):
+    def train_transform(self, x):
+        return x * 1.0
+
+
+@dataclass
+class Mine(FedProx):
+    pass
+
+
+@dataclass
+class Some(Uniform):
+    pass
+
+
+if __name__ == "__main__":
+    settings = ["logging.report=false", "logging.dir=runs", "logging.id=a", "rounds=3", "runtime.backend=ray"]
+    settings += ["runtime.workers=1", "model.class_path=__main__.Net"]
+    own = dict(data=Points(), algorithm=Mine(mu=0.1), participation=Some(size=3))
+    raylfl.run(TINY, settings, **own)
+"""
+
+
+def test_what_a_script_defines_reaches_the_workers_and_another_process_resumes_it_on_trust(cluster, tmp_path):
+    """The script joins the cluster, and this process resumes its run without Ray."""
+    (tmp_path / "script.py").write_text(LEAN + SCRIPT)
+    environment = {"PYTHONPATH": str(Path(raylfl.__file__).parents[1])}
+    environment["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path, env={**os.environ, **environment}, capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "__main__.Net, " in done.stderr or "__main__.Mine" in done.stderr
+    folder = tmp_path / "runs" / "tiny" / "a"
+    assert main(["resume", str(folder), "rounds=6", "runtime.backend=local", "--trust"]) == 0
+    said = ["algorithm={name: fedprox, mu: 0.1}", "participation={name: uniform, size: 3}"]
+    twin = raylfl.run(ONE_BY_ONE, [f"logging.dir={tmp_path}/runs", *said])
+    assert torch.equal(raylfl.load(folder, trust=True).params, twin.params)
 
 
 @pytest.fixture(scope="module")
@@ -132,16 +194,15 @@ def one_of_each_kind():
 
 
 @pytest.mark.parametrize(("algorithm", "one_by_one"), list(one_of_each_kind()))
-def test_every_algorithm_gives_the_same_bits_with_1_and_3_workers(veterans, tmp_path, algorithm, one_by_one):
+def test_every_algorithm_gives_the_same_bits_with_3_workers(veterans, tmp_path, algorithm, one_by_one):
     """The runs are in process and on Ray's workers, which take random times and so end in random order."""
     model = {"class_path": "tests.runtime.tiny.Dawdling"}  # with BatchNorm
     config = {**TINY, "algorithm": options_of(algorithm), "model": model, "rounds": 3, "num_clients": 12}
     config |= {"participation": {"name": "uniform", "size": 8}, "eval": {"every": 2, "global": True, "batch_size": 5}}
     config["runtime"] = {**ONE_BY_ONE["runtime"], "vectorize": "never" if one_by_one else "auto"}
     carry_out(config, tmp_path / "here")
-    for workers in (1, 3):
-        carry_out(config, tmp_path / str(workers), rows=session_on(veterans[:workers]))
-        assert outcome(tmp_path / str(workers)) == outcome(tmp_path / "here")
+    carry_out(config, tmp_path / "there", rows=session_on(veterans))
+    assert outcome(tmp_path / "there") == outcome(tmp_path / "here")
 
 
 def test_pinned_clients_give_the_bits_of_shared_data_on_1_and_3_workers(veterans, tmp_path, monkeypatch):
