@@ -17,11 +17,11 @@ from raylfl.config.load import load_config
 from raylfl.execution import executor
 from raylfl.execution.executor import room
 from raylfl.execution.store import plan
-from tests.runtime.faults import alive, finished, start, wait_until
+from tests.runtime.faults import alive, finished, rounds_of, start, wait_until
+from tests.runtime.tiny import LONG
 from tests.runtime.tiny import ONE_BY_ONE as TINY
 from tests.shares import one_in
 
-LONG = {**TINY, "rounds": 100_000, "eval": {"every": 0, "inconsistency": False}, "checkpoint": {"every": 0}}
 NAMES = ("fedavg", "fedprox")
 
 
@@ -41,11 +41,6 @@ def at_work(tmp_path):
                 child.kill()
         process.kill()
         process.communicate()
-
-
-def rounds_of(folder):
-    path = folder / "metrics.jsonl"
-    return path.read_text().count("\n") if path.exists() else 0
 
 
 @pytest.mark.parametrize("number", one_in(2, [signal.SIGINT, signal.SIGTERM]))

@@ -32,6 +32,12 @@ def log_of(folder: Path) -> str:
     return (folder / "log.txt").read_text()
 
 
+def rounds_of(folder: Path) -> int:
+    """The number of recorded rounds."""
+    path = folder / "metrics.jsonl"
+    return path.read_text().count("\n") if path.exists() else 0
+
+
 # -- through the command line, in a separate process --------------------------------------------------------------
 
 

@@ -19,10 +19,9 @@ from raylfl.errors import RaylflError
 from raylfl.runtime.ray import cluster as ray_cluster
 from raylfl.runtime.ray import remote
 from raylfl.runtime.ray.remote import RemoteRun
-from tests.runtime.faults import actors, alive, family, finished, outcome, wait_until
-from tests.runtime.tiny import ONE_BY_ONE as TINY
+from tests.runtime.faults import actors, alive, family, finished, outcome, rounds_of, wait_until
+from tests.runtime.tiny import LONG
 
-LONG = {**TINY, "rounds": 100_000, "eval": {"every": 0, "inconsistency": False}, "checkpoint": {"every": 0}}
 RAY = ["runtime.backend=ray", "runtime.cpus_per_worker=0.5", "runtime.object_store_mb=80"]
 
 
@@ -41,12 +40,6 @@ def wait_for_rounds(process, folder, count):
         return rounds_of(folder) >= count
 
     wait_until(there, f"{count} rounds")
-
-
-def rounds_of(folder):
-    """The number of recorded rounds."""
-    path = folder / "metrics.jsonl"
-    return path.read_text().count("\n") if path.exists() else 0
 
 
 def check_that_it_resumes(folder, err):
@@ -200,7 +193,7 @@ def test_a_second_ctrl_c_ends_at_once_even_in_a_hanging_client(tmp_path, config,
     ],
 )
 def test_a_run_on_ray_killed_resumed_and_stopped_during_rounds_continues_each_time(command, config, tmp_path, stop):
-    """The driver gets SIGKILL; the resumed run, on a cluster of another size, loses a worker, which is one line without
+    """The driver gets SIGKILL; the resumed run, on a Ray of another size, loses its worker, which is one line without
     Ray's own messages, and is stopped; the rest runs in process.
     """
     gate, folder = tmp_path / "gate", tmp_path / "runs" / "tiny" / "it"
@@ -217,7 +210,7 @@ def test_a_run_on_ray_killed_resumed_and_stopped_during_rounds_continues_each_ti
         agent.kill()
     (gate / "closed").unlink()
 
-    process = command("resume", str(folder), "runtime.workers=2", "runtime.object_store_mb=90")
+    process = command("resume", str(folder), "runtime.object_store_mb=90")
     in_mid_round(process, folder, gate)
     actors("WorkerActor", process.pid)[0].kill()
     (gate / "closed").unlink()

@@ -31,6 +31,7 @@ TINY = {
 }
 # half the time, without proofs and recordings of faster steps: for tests in which the form of a step is no matter
 ONE_BY_ONE = {**TINY, "runtime": {"backend": "local", "vectorize": "never", "step": "autograd"}}
+LONG = {**ONE_BY_ONE, "rounds": 100_000, "eval": {"every": 0, "inconsistency": False}, "checkpoint": {"every": 0}}
 PERFECT = {**TINY, "participation": {"name": "full"}, "link": {"name": "perfect"}}
 OWNED = {  # each of six clients has ten consecutive points
     **PERFECT,
