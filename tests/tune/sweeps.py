@@ -5,8 +5,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+import torch
 import yaml
 
+import raylfl
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.tune.journal import FAILED, OPEN, Journal, Trial, write_tables
@@ -27,7 +29,7 @@ QUADRATICS: dict[str, Any] = {
     "local": {"steps": 3, "batch_size": "full", "lr": 0.1},
     "eval": {"global": True, "inconsistency": False},
     "checkpoint": {"every": 2},
-    "runtime": {"backend": "local", "cpus_per_worker": 1.0},
+    "runtime": {"backend": "local", "cpus_per_worker": 1.0, "step": "autograd", "vectorize": "never"},
     "space": {"local.lr": {"grid": [0.1, 0.01]}},
     "metric": "global/distance",
 }
@@ -85,6 +87,17 @@ def folder_of(folder: Path, setting: int, seed: int = 0) -> Path:
     """The run directory of a setting's seed in a sweep's folder."""
     (trial,) = [trial for trial in Journal(folder).trials.values() if trial.setting == setting]
     return folder / dict(zip(trial.seeds, trial.runs, strict=True))[seed]
+
+
+def params(folder: Path) -> torch.Tensor:
+    """The final parameters of the run in a folder."""
+    return cast("torch.Tensor", torch.load(folder / "final.pt", weights_only=True)["params"])
+
+
+def plain(folder: Path, *overrides: str, **changes: Any) -> raylfl.Result:
+    """The same run without any sweep: six rounds, lr 0.1; its directory is in this folder."""
+    config = {k: v for k, v in {**QUADRATICS, **changes}.items() if k not in ("space", "metric")}
+    return raylfl.run(config, [f"logging.dir={folder}/plain", "logging.report=false", *overrides])
 
 
 def tables(folder: Path) -> tuple[list[dict[str, str]], list[dict[str, str]]]:

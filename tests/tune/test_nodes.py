@@ -9,14 +9,13 @@ import pytest
 import ray
 import torch
 
-import raylfl
 from papers.run_cache import CellConfig, RunCache
 from raylfl.config.groups.records import LoggingConfig
 from raylfl.runtime.records.mirror import local_view
 from raylfl.tune.sweep import resume, sweep
 from tests.runtime.clusters import QUIET, SMALL, lean_ray
 from tests.runtime.faults import wait_until
-from tests.tune.sweeps import QUADRATICS, folder_of, write
+from tests.tune.sweeps import folder_of, params, plain, write
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(900)]
 
@@ -48,10 +47,6 @@ def carry_out(tmp_path, url, **changes):
     return sweep(write(tmp_path, **{"logging": {"dir": url}, **changes}), [], said.append), said
 
 
-def params(folder):
-    return torch.load(folder / "final.pt", weights_only=True)["params"]
-
-
 def test_trials_of_two_workers_take_a_node_each_and_lie_together_at_the_url(nodes, tmp_path, monkeypatch):
     ray_workers = {"backend": "ray", "workers": 2, "cpus_per_worker": 1.0}
     result, said = carry_out(tmp_path, nodes.url, rounds=4, runtime=ray_workers, concurrent=2)
@@ -68,9 +63,7 @@ def test_trials_of_two_workers_take_a_node_each_and_lie_together_at_the_url(node
     for trial, lr in zip(runs, (0.1, 0.01), strict=True):
         rows = [json.loads(line) for line in (far / trial / "metrics.jsonl").read_text().splitlines()]
         assert [row["traffic/between_nodes_bytes"] for row in rows] == [0] * 4  # its workers are on its node
-        config = {k: v for k, v in QUADRATICS.items() if k not in ("space", "metric")}
-        place = [f"logging.dir={tmp_path}/plain", "logging.report=false", "rounds=4", f"local.lr={lr}"]
-        assert torch.equal(params(far / trial), raylfl.run(config, place).params)
+        assert torch.equal(params(far / trial), plain(tmp_path, "rounds=4", f"local.lr={lr}").params)
     table = (far / "runs.csv").read_text()
     assert table == (result.folder / "runs.csv").read_text()
     assert table.count("finished") == 2
@@ -110,10 +103,9 @@ def test_a_trial_whose_node_is_lost_continues_on_another_one(nodes, tmp_path):
     far = local_view(f"{nodes.url}/{result.folder.name}", complete=True)
     (name,) = {path.parent.name for path in there.glob("lossy/*/checkpoints")}
     assert "resumed at round" in (far / name / "log.txt").read_text()
-    config = {k: v for k, v in QUADRATICS.items() if k not in ("space", "metric")}
     for k, lr in enumerate(changes["space"]["local.lr"]["grid"]):
-        place = [f"logging.dir={tmp_path}/plain", "logging.report=false", "rounds=12", f"local.lr={lr}"]
-        assert torch.equal(params(far / folder_of(far, k).name), raylfl.run(config, place).params)
+        twin = plain(tmp_path, "rounds=12", f"local.lr={lr}")
+        assert torch.equal(params(far / folder_of(far, k).name), twin.params)
 
 
 def test_runs_of_a_reproduction_spread_over_the_nodes(nodes, monkeypatch):
@@ -130,6 +122,6 @@ def test_runs_of_a_reproduction_spread_over_the_nodes(nodes, monkeypatch):
         assert not run.column("traffic/between_nodes_bytes").any()
     monkeypatch.delenv("RAYLFL_RUNS")
     monkeypatch.delenv("RAY_ADDRESS")
-    (plain,) = RunCache(nodes.home / "plain", overrides=["runtime.backend=local"], jobs=1).groups([toy], [0, 1])
-    for one, other in zip(group.runs, plain.runs, strict=True):
+    (local,) = RunCache(nodes.home / "plain", overrides=["runtime.backend=local"], jobs=1).groups([toy], [0, 1])
+    for one, other in zip(group.runs, local.runs, strict=True):
         assert one.column("global/distance").tolist() == other.column("global/distance").tolist()

@@ -13,7 +13,7 @@ from raylfl.experiment.data_source import load_data
 from raylfl.runtime.measured import METRICS
 from raylfl.tune.spec import check_settings, load_sweep, make_sweep
 from raylfl.tune.sweep import apply_overrides, check_sweep, resume, sweep, write_content
-from tests.tune.sweeps import sweep_of, write
+from tests.tune.sweeps import QUADRATICS, sweep_of, write
 
 SHIPPED = ("digits_lr", "heterogeneity", "coarse_fine", "tuned")
 
@@ -205,7 +205,7 @@ def test_a_resumed_sweep_may_change_resources_retries_and_samples_only(tmp_path)
         apply_overrides(content, ["concurrent=2", "retries=5", "samples=3", "runtime.backend=ray", "runtime.workers=3"])
     )
     assert (other.options.concurrent, other.options.retries) == (2, 5)
-    assert other.base["runtime"] == {"backend": "ray", "cpus_per_worker": 1.0, "workers": 3}
+    assert other.base["runtime"] == {**QUADRATICS["runtime"], "backend": "ray", "workers": 3}
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(content))
     with pytest.raises(
         BadConfig, match=r"rounds defines the sweep: when a sweep is resumed, only concurrent, retries, samples and"

@@ -17,7 +17,7 @@ import raylfl
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.tune.sweep import resume, sweep
 from tests.runtime.clusters import QUIET, SMALL, lean_ray
-from tests.tune.sweeps import QUADRATICS, folder_of, write
+from tests.tune.sweeps import QUADRATICS, folder_of, params, plain, write
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -41,16 +41,6 @@ def carry_out(folder, **changes):
 def table(folder):
     with open(folder / "runs.csv") as file:
         return {row["run"]: row for row in csv.DictReader(file)}
-
-
-def params(folder):
-    return torch.load(folder / "final.pt", weights_only=True)["params"]
-
-
-def plain(folder, *overrides):
-    config = {k: v for k, v in QUADRATICS.items() if k not in ("space", "metric")}
-    place = [f"logging.dir={folder}/plain", "logging.report=false"]
-    return raylfl.run(config, [*place, "runtime.backend=local", *overrides])
 
 
 @pytest.mark.exhaustive

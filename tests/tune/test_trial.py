@@ -7,13 +7,12 @@ import pytest
 import torch
 from ray.exceptions import ActorDiedError
 
-import raylfl
 from raylfl.runtime.records.mirror import local_view
 from raylfl.tune.journal import FINISHED
 from raylfl.tune.score import WORST, Score
 from raylfl.tune.trial import TrialJob, report
 from raylfl.tune.tuner import cause
-from tests.tune.sweeps import QUADRATICS, carry_out, finish, folder_of, metrics, planned, sweep_of
+from tests.tune.sweeps import carry_out, finish, folder_of, metrics, params, plain, planned, sweep_of
 
 ASHA = {"name": "asha", "grace": 2, "reduction": 2}
 ONE = {"local.lr": {"grid": [0.1]}}
@@ -21,19 +20,9 @@ SEEDED = {"class_path": "tests.tune.modules.Seeded", "init_args": {"seed": "${se
 EARLY = {"metric": "global/distance", "mode": "min", "target": 0.9}
 
 
-def params(folder):
-    return torch.load(folder / "final.pt", weights_only=True)["params"]
-
-
-def ordinary(folder, **changes):
-    """The same run without any sweep: 6 rounds, lr 0.1."""
-    config = {k: v for k, v in {**QUADRATICS, **changes}.items() if k not in ("space", "metric")}
-    return raylfl.run(config, [f"logging.dir={folder}/plain", "logging.report=false"])
-
-
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory):
-    return ordinary(tmp_path_factory.mktemp("plain"))
+def twin(tmp_path_factory):
+    return plain(tmp_path_factory.mktemp("plain"))
 
 
 def only(tmp_path, name="s", **changes):
@@ -42,14 +31,14 @@ def only(tmp_path, name="s", **changes):
     return run, run.trials[0]
 
 
-def test_a_trial_is_an_ordinary_run_and_the_second_asking_costs_nothing(tmp_path, plain):
+def test_a_trial_is_an_ordinary_run_and_the_second_asking_costs_nothing(tmp_path, twin):
     run, trial = only(tmp_path)
     reports = carry_out(run, trial)
     folder = folder_of(tmp_path / "s", 0)
-    assert {p.name for p in folder.iterdir()} >= {p.name for p in plain.run_dir.iterdir()} - {"log.txt", "sources.json"}
-    assert torch.equal(params(folder), plain.params)
+    assert {p.name for p in folder.iterdir()} >= {p.name for p in twin.run_dir.iterdir()} - {"log.txt", "sources.json"}
+    assert torch.equal(params(folder), twin.params)
     assert [row["round"] for row in reports] == [1, 2, 3, 4, 5, 6]
-    assert [row["score"] for row in reports] == pytest.approx([row["global/distance"] for row in plain.metrics])
+    assert [row["score"] for row in reports] == pytest.approx([row["global/distance"] for row in twin.metrics])
     written = (folder / "final.pt").stat().st_mtime_ns
     other = {"local.lr": {"grid": [0.01, 0.1]}}  # another sweep with this setting
     again, _ = planned(sweep_of(tmp_path, space=other), tmp_path / "s")
@@ -60,16 +49,16 @@ def test_a_trial_is_an_ordinary_run_and_the_second_asking_costs_nothing(tmp_path
     assert (folder / "final.pt").stat().st_mtime_ns == written
 
 
-def test_the_seeds_of_a_trial_take_turns_and_it_reports_their_mean(tmp_path, plain):
+def test_the_seeds_of_a_trial_take_turns_and_it_reports_their_mean(tmp_path, twin):
     """At ASHA's rungs, and at the end; each run has the bits of a plain one."""
     run, trial = only(tmp_path, seeds=[0, 7], scheduler=ASHA)
     reports = carry_out(run, trial)
-    runs = [plain, ordinary(tmp_path, seed=7)]
-    for seed, twin in zip((0, 7), runs, strict=True):
-        assert torch.equal(params(folder_of(tmp_path / "s", 0, seed)), twin.params)
+    runs = [twin, plain(tmp_path, seed=7)]
+    for seed, alone in zip((0, 7), runs, strict=True):
+        assert torch.equal(params(folder_of(tmp_path / "s", 0, seed)), alone.params)
     assert [row["round"] for row in reports] == [2, 4, 6]
     for row in reports:
-        distances = [twin.metrics[row["round"] - 1]["global/distance"] for twin in runs]
+        distances = [alone.metrics[row["round"] - 1]["global/distance"] for alone in runs]
         assert row["score"] == pytest.approx(sum(distances) / 2)
 
 
@@ -84,8 +73,8 @@ def test_a_trial_reports_once_all_its_seeds_have_a_score():
 
 
 @pytest.mark.parametrize("changes", [{}, {"algorithm": "dsgd", "topology": "ring"}], ids=["star", "graph"])
-def test_a_stopped_trial_can_be_resumed_and_ends_with_the_same_bits(tmp_path, plain, changes):
-    plain = ordinary(tmp_path, **changes) if changes else plain
+def test_a_stopped_trial_can_be_resumed_and_ends_with_the_same_bits(tmp_path, twin, changes):
+    twin = plain(tmp_path, **changes) if changes else twin
     run, trial = only(tmp_path, **changes)
     first = carry_out(run, trial, stop_after=3)
     folder = folder_of(tmp_path / "s", 0)
@@ -95,8 +84,8 @@ def test_a_stopped_trial_can_be_resumed_and_ends_with_the_same_bits(tmp_path, pl
     assert [row["round"] for row in second] == [1, 2, 3, 4, 5, 6]  # reports its earlier rounds, then continues
     assert second[:3] == first
     assert "resumed at round 3" in (folder / "log.txt").read_text()
-    assert torch.equal(params(folder), plain.params)
-    assert metrics(folder) == metrics(plain.run_dir)
+    assert torch.equal(params(folder), twin.params)
+    assert metrics(folder) == metrics(twin.run_dir)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +147,7 @@ def test_a_trial_whose_runs_are_not_on_this_node_names_the_remedy(tmp_path):
     assert "RAYLFL_RUNS must be shared" in run.end(trial.id, {"round": 6, "score": 1.0, "done": True})
 
 
-def test_trials_at_a_url_go_on_on_any_node(tmp_path, monkeypatch, plain):
+def test_trials_at_a_url_go_on_on_any_node(tmp_path, monkeypatch, twin):
     """Each node has its own folder; a stopped trial continues what another node has copied."""
     url = f"file://{tmp_path}/far/s"
     sweep = sweep_of(tmp_path, space=ONE)
@@ -168,8 +157,8 @@ def test_trials_at_a_url_go_on_on_any_node(tmp_path, monkeypatch, plain):
         carry_out(run, run.trials[0], stop)
     node = tmp_path / "b" / "file" / str(tmp_path)[1:] / "far/s" / run.trials[0].runs[0]
     assert "resumed at round 3" in (node / "log.txt").read_text()
-    assert torch.equal(params(node), plain.params)
-    assert metrics(local_view(f"{url}/{node.name}")) == metrics(plain.run_dir)
+    assert torch.equal(params(node), twin.params)
+    assert metrics(local_view(f"{url}/{node.name}")) == metrics(twin.run_dir)
 
 
 class NeedsTwo(Exception):
