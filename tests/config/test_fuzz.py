@@ -25,7 +25,7 @@ TIMES = int(os.environ.get("RAYLFL_FUZZ", "1"))
 @pytest.mark.parametrize("kind", ["config", "command"])
 def test_random_configs_and_command_lines_end_with_at_most_two_lines(kind, tmp_path):
     fuzz = Fuzz(0, tmp_path)
-    for number in range(80 * TIMES):
+    for number in range(40 * TIMES):
         _, wrong = getattr(fuzz, kind)(random.Random(number))
         assert wrong is None, f"case {number}: {wrong}"
 
@@ -112,7 +112,7 @@ WORLDS = st.fixed_dictionaries(
 
 
 @given(WORLDS)
-@settings(max_examples=25 * TIMES)
+@settings(max_examples=15 * TIMES)
 @pytest.mark.timeout(120 * TIMES)
 def test_a_plausible_config_is_refused_with_a_message_or_runs(world):
     with tempfile.TemporaryDirectory() as folder:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
@@ -89,7 +89,6 @@ def test_secrets_of_the_environment_are_not_written_into_configs(name, monkeypat
 
 
 @given(st.text(alphabet="a$\\{}:x.,'\"", max_size=8))
-@settings(max_examples=40)
 def test_a_literal_stays_itself_however_often_it_is_resolved(text):
     written = load_config({"logging": {"project": escape(text)}})
     again = load_config(yaml.safe_load(yaml.safe_dump(load_config(written.resolved).resolved)))
