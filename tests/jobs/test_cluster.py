@@ -25,10 +25,10 @@ RAY = str(Path(sys.executable).with_name("ray"))
 
 @pytest.fixture(scope="module")
 def cluster():
-    """The environment in which `ray job` reaches a cluster of this test alone."""
+    """The environment in which `ray job` reaches a cluster of this test alone, of two nodes with a CPU each."""
     home = Path(tempfile.mkdtemp(prefix="rj"))  # short: Ray puts sockets below it
     (home / "token").write_text(secrets.token_hex(16))
-    gcs, dashboard, *others = free_ports(9)
+    gcs, dashboard, *others = free_ports(7)
     environment = {
         **{k: v for k, v in os.environ.items() if not k.startswith("RAY_")},
         **PATIENT,
@@ -42,12 +42,12 @@ def cluster():
         "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache")),
     }
     environment.pop("RAYLFL_RUNS", None)  # so that jobs use their default, a folder in HOME
-    head = {"port": gcs, "dashboard-port": dashboard, "ray-client-server-port": others.pop(), "num-cpus": 0}
+    head = {"port": gcs, "dashboard-port": dashboard, "ray-client-server-port": others.pop(), "num-cpus": 1}
     nodes = [node(home / "0.log", environment, others, head)]
     try:
-        joins = {"address": f"127.0.0.1:{gcs}", "num-cpus": 1}
-        for k in (1, 2):  # in folders of their own: a node unpacks a job's files again where another has done so
-            nodes.append(node(home / f"{k}.log", environment, others, {**joins, "temp-dir": home / str(k)}))
+        # in a folder of its own: a node unpacks a job's files again where another has done so
+        joins = {"address": f"127.0.0.1:{gcs}", "num-cpus": 1, "temp-dir": home / "1"}
+        nodes.append(node(home / "1.log", environment, others, joins))
         yield {**environment, "RAYLFL_RUNS": str(home / "raylfl-runs")}
     finally:
         end(nodes)
@@ -166,4 +166,4 @@ def attached(cluster):
 def test_doctor_counts_the_nodes_of_a_cluster_that_runs_can_join(attached):
     code, out, _ = attached("doctor")
     assert code == 0
-    assert f"runs join {attached.address}: 3 nodes with 2 CPUs" in out
+    assert f"runs join {attached.address}: 2 nodes with 2 CPUs" in out
