@@ -115,10 +115,22 @@ def test_the_first_line_of_a_run_comes_before_torch_is_imported(call, fresh, mon
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_run_is_started_continued_and_found_finished_by_one_command_which_refuses_another_run(call, fresh):
-    once = [*RUN, "logging.id=a", "--or-resume"]
+def test_a_run_is_started_continued_and_found_finished_by_one_command_which_refuses_another_run(
+    call, fresh, monkeypatch
+):
+    def killed(phase, round_number):
+        if round_number == 2:
+            raise SystemExit(9)
+
+    once = [*RUN, "logging.id=a", "checkpoint.every=1", "--or-resume"]
     folder = fresh / "runs/digits/a"
-    assert call(*once)[::2] == (0, "")
+    with monkeypatch.context() as patch:
+        patch.setattr("raylfl.runtime.session.kill_point", lambda: killed)
+        assert call(*once)[0] != 0
+    assert not (folder / "summary.json").exists()
+    code, out, err = call(*once)
+    assert (code, err) == (0, "")
+    assert re.search(r"resumed at round [12]", out)
     finished = (folder / "summary.json").read_bytes()
     code, out, err = call(*once)
     assert (code, err) == (0, "")
@@ -137,21 +149,6 @@ def test_a_run_is_started_continued_and_found_finished_by_one_command_which_refu
     code, out, err = call(*once, "rounds=5")
     assert (code, err) == (0, "")
     assert "resumed at round 3" in out
-
-
-def test_a_run_that_is_killed_is_continued_by_the_same_command(call, fresh, monkeypatch):
-    def killed(phase, round_number):
-        if round_number == 2:
-            raise SystemExit(9)
-
-    once = [*RUN, "logging.id=a", "checkpoint.every=1", "--or-resume"]
-    with monkeypatch.context() as patch:
-        patch.setattr("raylfl.runtime.session.kill_point", lambda: killed)
-        assert call(*once)[0] != 0
-    assert not (fresh / "runs/digits/a/summary.json").exists()
-    code, out, _ = call(*once)
-    assert code == 0
-    assert re.search(r"resumed at round [12]", out)
 
 
 def test_a_run_that_ends_early_prints_its_last_round_and_the_reason(call, fresh):

@@ -1,5 +1,6 @@
 """Plug-ins: entry points of installed packages, and classes in a user's folder, in every command."""
 
+import re
 import sys
 
 import pytest
@@ -82,9 +83,8 @@ def test_entry_points_of_every_kind_are_named_like_shipped_components(installed)
     ],
 )
 def test_mistakes_with_a_plug_in_are_refused_like_others(installed, setting, words):
-    with pytest.raises(BadConfig) as refused:
+    with pytest.raises(BadConfig, match=re.escape(words)):
         load_config("digits", setting.split())
-    assert words in str(refused.value)
 
 
 def test_list_shows_plug_ins_with_their_packages_also_broken_and_hidden_ones(installed, capsys):
@@ -176,7 +176,6 @@ def test_a_logger_may_be_a_users_class_or_any_of_lightnings(own):
     ],
 )
 def test_a_logger_that_cannot_be_made_is_refused_before_the_run(own, logger, words):
-    with pytest.raises(BadConfig) as refused:
+    with pytest.raises(BadConfig, match=re.escape(words)):
         raylfl.run("digits", [*SMALL, f"logging.loggers=[{logger}]"])
-    assert words in str(refused.value)
     assert not (own / "runs").exists()
