@@ -1,7 +1,11 @@
-"""Two nodes with an address each, in network namespaces, joined by one link whose bytes the kernel counts."""
+"""Two nodes with an address each, in network namespaces, joined by one link whose bytes the kernel counts.
+
+No process may have as much memory as the data set.
+"""
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -11,79 +15,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import ray
 import torch
-from lightning.pytorch import LightningModule
-from torch.utils.data import TensorDataset
 
 import raylfl
+from tests.jobs import far_node
 from tests.runtime.clusters import PATIENT
 from tests.runtime.faults import end, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 RAY = str(Path(sys.executable).with_name("ray"))
 HEAD, FAR, PORT = "10.213.0.1", "10.213.0.2", 6379
-
-
-class Wide(LightningModule):
-    """A network of a million parameters."""
-
-    def __init__(self):
-        super().__init__()
-        self.body = torch.nn.Sequential(torch.nn.Linear(64, 16384), torch.nn.ReLU(), torch.nn.Linear(16384, 2))
-
-    def training_step(self, batch, index):
-        x, y = batch
-        return torch.nn.functional.cross_entropy(self.body(x), y)
-
-
-class Clusters:
-    """Two Gaussians."""
-
-    def train_dataset(self):
-        rng = np.random.default_rng(0)
-        y = rng.integers(0, 2, 1024)
-        return TensorDataset(
-            torch.from_numpy(rng.standard_normal((1024, 64)) + y[:, None]).float(), torch.from_numpy(y)
-        )
-
-
-CONFIG = {  # four pinned clients, all of which take part
-    "rounds": 8,
-    "num_clients": 4,
-    "model": {"class_path": "tests.jobs.test_far_nodes.Wide"},
-    "data": {"class_path": "tests.jobs.test_far_nodes.Clusters"},
-    "partition": {"name": "iid"},
-    "participation": {"name": "full"},
-    "local": {"steps": 1, "batch_size": 2, "lr": 0.01},
-    "eval": {"every": 0, "inconsistency": False},
-    "checkpoint": {"every": 0},
-    "logging": {"report": False},
-}
-
-
-def on_link(interface):
-    """Bytes received and sent on the link since it exists, as the kernel counts them."""
-    folder = Path("/sys/class/net") / interface / "statistics"
-    return sum(int((folder / f"{way}_bytes").read_text()) for way in ("rx", "tx"))
-
-
-def main(interface, runs):
-    """Carries out the run, in the namespace of the head; prints the bytes of each round by raylfl and by the kernel."""
-    ray.init(address=f"{HEAD}:{PORT}", _node_ip_address=HEAD, log_to_driver=False, logging_level="ERROR")
-    counts = []
-
-    class Count(raylfl.Callback):
-        def on_run_start(self, config, run_dir):
-            counts.append(on_link(interface))
-
-        def on_round_end(self, round, metrics, params):
-            counts.append(on_link(interface))
-
-    overrides = ["runtime.workers=2", "runtime.placement=pinned", f"logging.dir={runs}", "logging.id=far"]
-    result = raylfl.run(CONFIG, overrides, callbacks=[Count()])
-    counted = [row["traffic/between_nodes_bytes"] for row in result.metrics]
-    print(json.dumps({"counted": counted, "kernel": np.diff(counts).tolist()}))
+SAMPLES, NUMBERS = 1024, 2**21  # 8 GiB, most of them in no block of the disk
+MEMORY = 4 * 2**30  # bytes of its own memory that a process may have
+ROUNDS, RATE = 8, 100e6  # bits per second
 
 
 class Namespaces:
@@ -114,10 +58,12 @@ class Namespaces:
             subprocess.run(["ip", "netns", "del", name], env={"PATH": self.path}, capture_output=True, check=False)
 
     def start(self, side, command, environment, **options):
-        """A process in one of the namespaces."""
-        command = ["ip", "netns", "exec", self.names[side], *command]
-        environment = {**environment, "PATH": self.path}
-        return subprocess.Popen(command, env=environment, cwd=ROOT, start_new_session=True, **options)
+        """A process in one of the namespaces, with limited memory."""
+        return subprocess.Popen(
+            ["ip", "netns", "exec", self.names[side], *command],
+            env={**environment, "PATH": self.path}, cwd=ROOT, start_new_session=True,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY)), **options,
+        )  # fmt: skip
 
 
 @pytest.fixture
@@ -125,20 +71,21 @@ def namespaces():
     made = Namespaces()
     try:
         made.open()
+        made.ip("netns", "exec", made.names[0], "tc", "qdisc", "show")
     except OSError as error:
         made.close()
-        pytest.skip(f"no network namespaces here: {error}")
+        pytest.skip(f"no network namespaces with a limited link here: {error}")
     yield made
     made.close()
 
 
 @pytest.fixture
-def environment(namespaces):
+def environment(namespaces, tmp_path):
     """The environment variables of a process that joins a Ray on both nodes."""
     home = Path(tempfile.mkdtemp(prefix="rf"))  # short: Ray puts sockets below it
     variables = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
     variables |= {**PATIENT, "RAY_TMPDIR": str(home), "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
-    variables |= {"PYTHONPATH": str(ROOT)}
+    variables |= {"RAYLFL_RUNS": str(home / "runs"), "PYTHONPATH": str(ROOT)}
     common = ["--block", "--num-cpus=1", f"--object-store-memory={100 * 2**20}", "--disable-usage-stats"]
     head = ["--head", f"--node-ip-address={HEAD}", f"--port={PORT}", "--include-dashboard=false"]
     far = [f"--node-ip-address={FAR}", f"--address={HEAD}:{PORT}"]
@@ -154,23 +101,41 @@ def environment(namespaces):
         yield variables
 
 
+@pytest.fixture
+def large_data(tmp_path):
+    """A folder with more bytes of samples than a process may have memory; almost all of them are holes of the file."""
+    generator = np.random.default_rng(0)
+    y = generator.integers(0, 2, SAMPLES)
+    np.save(tmp_path / "train_y.npy", y)
+    x = np.lib.format.open_memmap(tmp_path / "train_x.npy", "w+", np.float32, (SAMPLES, NUMBERS))
+    x[:, :64] = generator.standard_normal((SAMPLES, 64)) + y[:, None]
+    assert x.nbytes > MEMORY
+    return tmp_path
+
+
 @pytest.mark.exhaustive
 @pytest.mark.timeout(600)
-def test_the_bytes_that_cross_a_link_are_those_that_are_counted(namespaces, environment, tmp_path):
-    script = [sys.executable, "-m", "tests.jobs.test_far_nodes", namespaces.links[0], str(tmp_path)]
-    driver = namespaces.start(0, script, environment, stdout=subprocess.PIPE, text=True)
+def test_a_data_set_that_no_process_can_hold_trains_over_a_link_whose_bytes_are_those_that_are_counted(
+    namespaces, environment, large_data, tmp_path
+):
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    script = [sys.executable, "-m", "tests.jobs.far_node", f"{HEAD}:{PORT}", HEAD, namespaces.links[0]]
+    arguments = [str(large_data), str(runs), f"{RATE:.0f}bit", str(ROUNDS)]
+    driver = namespaces.start(0, [*script, *arguments], environment, stdout=subprocess.PIPE, text=True)
     said = driver.communicate(timeout=500)[0]
     assert driver.returncode == 0, said
     found = json.loads(said.splitlines()[-1])
-    here = raylfl.run(CONFIG, ["runtime.backend=local", f"logging.dir={tmp_path}", "logging.id=here"])
-    (far,) = tmp_path.rglob("far/final.pt")
-    assert torch.equal(torch.load(far, weights_only=True)["params"], here.params)
-    assert len(set(found["counted"])) == 1
-    counted, kernel = sum(found["counted"]), sum(found["kernel"])
+    assert found["nodes"] == 2
+    assert not found["loaded"]
+    here = raylfl.run(far_node.config(large_data, ROUNDS), ["runtime.backend=local", f"logging.dir={runs}"])
+    assert found["same"]
+    assert torch.equal(torch.load(runs / "params.pt"), here.params)
     vector = 4 * here.params.numel()  # the initial parameters, if it is the far worker that sends them before round 0
-    assert counted > len(found["counted"]) * vector
-    assert counted < kernel < 1.05 * counted + vector  # headers of packets, and Ray's own messages
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    for rows in (found["fast"], found["slow"]):  # summed over rounds: a broadcast may be on its way between two of them
+        counted, kernel = sum(row["crossed"] for row in rows), np.sum([row["kernel"] for row in rows])
+        assert len({row["crossed"] for row in rows}) == 1
+        assert counted < kernel < 1.05 * counted + vector  # headers of packets, and Ray's own messages
+    busiest = np.max([row["kernel"] for row in found["slow"][1:-1]], axis=1)
+    seconds = [row["seconds"] for row in found["slow"][1:-1]]
+    assert np.median(seconds) > 0.95 * 8 * np.median(busiest) / RATE
