@@ -106,16 +106,17 @@ def content_of(
         figures.require_measured(metric, measured)
     if last is not None and last < 0:
         raise BadValue("last", got=last, need="at least 1 round, or 0 for each run's best round")
-    if better is not None:
-        for run in runs:
-            run.directions[metric] = better
-    if direction(metric) is None and not any(direction(metric, run.directions) for run in runs):
-        raise BadValue(
-            "metric",
-            got=metric,
-            need="a metric that is known to be better high or low",
-            hint=f"state it: --better max (or min), and in the config of later runs metrics={{{metric}: max}}",
-        )
+    if better is None:
+        if not any(direction(metric, run.directions) for run in runs):
+            raise BadValue(
+                "metric",
+                got=metric,
+                need="a metric that is known to be better high or low",
+                hint=f"state it: --better max (or min), and in the config of later runs metrics={{{metric}: max}}",
+            )
+        better = "max" if grows(groups, metric) else "min"
+    for run in runs:  # also for those that do not state it
+        run.directions[metric] = better
     promises = None
     if theory:
         from raylfl.report.promised import promises_of
