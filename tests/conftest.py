@@ -141,8 +141,8 @@ def pytest_xdist_make_scheduler(config, log):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config):
-    """The processes of `-n auto`: two more than there are cores, as groups mostly wait for Ray; four at most."""
-    return min(len(os.sched_getaffinity(0)) + 2, 4) if hasattr(os, "sched_getaffinity") else 4
+    """The processes of `-n auto`: one more than there are cores, as groups mostly wait for Ray; four at most."""
+    return min(len(os.sched_getaffinity(0)) + 1, 4) if hasattr(os, "sched_getaffinity") else 4
 
 
 def path_of(item):
