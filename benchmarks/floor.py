@@ -7,7 +7,7 @@ the mean of the clients' `state_dict`.
 
 import multiprocessing
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from itertools import islice
@@ -24,15 +24,12 @@ from benchmarks.workloads import Workload
 RATE = 0.05  # learning rate of the workloads' local steps
 
 
-Loop = Callable[[Workload], Iterator[float]]
-
-
-def floor_seconds(workload: Workload, rounds: int, loop: Loop | None = None) -> list[float]:
-    """Seconds of each round of FedAvg on the workload's model and sizes, by a loop (None: the floor)."""
+def floor_seconds(workload: Workload, rounds: int) -> list[float]:
+    """Seconds of each round of FedAvg on the workload's model and sizes."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return list(islice((loop or floor_rounds)(workload), rounds))
+        return list(islice(floor_rounds(workload), rounds))
     finally:
         torch.set_num_threads(before)
 
