@@ -37,7 +37,7 @@ CARRIED = "from client to client: results may depend on the number of workers"
 CLIPPED = "its gradient does not grow with its loss, as where a hook clips it"
 METRIC = "logs a metric object"  # whose state is of one client
 SCALE = 2.0**20  # of a loss whose gradient a hook would clip
-NUMBERS = (2, 3, 5, 10, 100)  # of further local steps, at which a step that ignores batch_idx has the same results
+NUMBERS = (*range(2, 8), 10, 11, 100, 101)  # further local steps: one that ignores batch_idx has the same results
 
 
 class Scaled(NamedTuple):
