@@ -27,6 +27,7 @@ from raylfl.runtime.ray.stored import StoredExperiment, StoredSamples
 from raylfl.runtime.ray.worker_pool import WorkerPool
 from raylfl.runtime.session import Session
 from raylfl.runtime.workers.task import REPORT
+from tests.runtime import own_script
 from tests.runtime.clusters import QUIET, SMALL, lean_ray
 from tests.runtime.faults import actors, carry_out, killed, log_of, options_of, outcome, strike, wait_until
 from tests.runtime.test_evaluation import LOGGED
@@ -75,47 +76,9 @@ def test_runs_on_ray_that_are_compared_share_their_actors_and_have_the_bits_of_l
     wait_until(lambda: not actors("WorkerActor") and not actors("ServerActor"), "end of the actors")
 
 
-SCRIPT = """
-from dataclasses import dataclass
-
-import raylfl
-from raylfl.algorithms.fedprox import FedProx
-from raylfl.heterogeneity.participation.uniform import Uniform
-from tests.runtime.tiny import ONE_BY_ONE as TINY
-from tests.runtime.tiny import Net as Base
-from tests.runtime.tiny import Points as BasePoints
-
-
-class Net(Base):
-    pass
-
-
-class Points(BasePoints):
-    def train_transform(self, x):
-        return x * 1.0
-
-
-@dataclass
-class Mine(FedProx):
-    pass
-
-
-@dataclass
-class Some(Uniform):
-    pass
-
-
-if __name__ == "__main__":
-    settings = ["logging.report=false", "logging.dir=runs", "logging.id=a", "rounds=3", "runtime.backend=ray"]
-    settings += ["runtime.workers=1", "model.class_path=__main__.Net"]
-    own = dict(data=Points(), algorithm=Mine(mu=0.1), participation=Some(size=3))
-    raylfl.run(TINY, settings, **own)
-"""
-
-
 def test_what_a_script_defines_reaches_the_workers_and_another_process_resumes_it_on_trust(cluster, tmp_path):
     """The script joins the cluster, and this process resumes its run without Ray."""
-    (tmp_path / "script.py").write_text(LEAN + SCRIPT)
+    (tmp_path / "script.py").write_text(LEAN + Path(own_script.__file__).read_text())
     environment = {"PYTHONPATH": str(Path(raylfl.__file__).parents[1])}
     environment["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
     done = subprocess.run(
