@@ -8,9 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.floor import made
-from benchmarks.workloads import Workload
-
-RATE = 0.05  # learning rate of the workloads' local steps
+from benchmarks.workloads import RATE, Workload
 
 
 def loop_seconds(workload: Workload, rounds: int, device: torch.device, graph: bool) -> list[float]:

@@ -19,9 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.workloads import Workload
-
-RATE = 0.05  # learning rate of the workloads' local steps
+from benchmarks.workloads import RATE, Workload
 
 
 def floor_seconds(workload: Workload, rounds: int) -> list[float]:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+RATE = 0.05  # learning rate of all local steps
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -30,7 +32,7 @@ class Workload:
                 "init_args": {"shape": list(self.shape), "num_train": self.samples, "num_test": 100},
             },
             "participation": {"name": "uniform", "size": self.cohort},
-            "local": {"steps": self.steps, "batch_size": self.batch_size, "lr": 0.05},
+            "local": {"steps": self.steps, "batch_size": self.batch_size, "lr": RATE},
             "eval": {"every": 0, "inconsistency": False},
             "checkpoint": {"every": 0},
             "logging": {"report": False},
