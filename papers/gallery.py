@@ -108,8 +108,7 @@ def claims(published: Sequence[PublishedExperiment]) -> str:
 
 
 def _unpublished(published: Sequence[PublishedExperiment]) -> list[Any]:
-    names = {of.name for of in published}
-    return [entry for entry in EXPERIMENTS if entry.name not in names]
+    return [entry for entry in EXPERIMENTS if entry.name not in {of.name for of in published}]
 
 
 def comparison(name: str, rows: Sequence[Row]) -> str:

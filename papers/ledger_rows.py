@@ -33,9 +33,8 @@ class LedgerRows(RunCache):
         return [None if row is None else self.record(setting, row) for setting, row in pairs]
 
     def record(self, setting: CellConfig, row: Row) -> RunRecord:
-        if lacks := self.experiment.lacks(row):
-            older = f"its row in the ledger is older than {', '.join(lacks)}"
-            raise BadConfig(f"{setting.label}: {older}; make the run again")
+        if lacks := ", ".join(self.experiment.lacks(row)):
+            raise BadConfig(f"{setting.label}: its row in the ledger is older than {lacks}; make the run again")
         return run_of(row, setting.config, setting.folder(row.seed, row.digest))
 
 
@@ -84,8 +83,7 @@ class Lacking(RunCache):
         super().__init__(*arguments, **options)
         self.experiment, self.missing = experiment, list[tuple[CellConfig, int]]()
         self.ledger = LedgerRows(experiment, rows) if isinstance(experiment, Grid) else None
-        names = sorted(path.name for path in self.runs.iterdir()) if self.runs.is_dir() else []
-        self.folders = {name.rpartition("-")[0] for name in names}
+        self.folders = {path.name.rpartition("-")[0] for path in self.runs.glob("*")}
 
     def records(self, wanted: Sequence[tuple[CellConfig, int]]) -> list[RunRecord | None]:
         records = [self._existing(setting, seed) for setting, seed in wanted]

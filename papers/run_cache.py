@@ -186,7 +186,6 @@ def load_record(run: PlannedRun) -> RunRecord:
     record = load_run(run.path)
     if run.diverged and not len(record.rounds):
         record.rounds, record.metrics = np.zeros(1, dtype=np.int64), {name: np.zeros(1) for name in MEASURES}
-    for name in MEASURES if run.diverged else ():
-        if name in record.metrics:
-            record.metrics[name][-1] = np.inf
+    for name in record.metrics.keys() & MEASURES if run.diverged else ():
+        record.metrics[name][-1] = np.inf
     return record
