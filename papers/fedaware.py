@@ -16,7 +16,7 @@ from papers.run_cache import RunCache
 from raylfl.errors import BadConfig
 from raylfl.report.derived import Stat, best, final_rounds, last_k
 from raylfl.report.runs import Group
-from raylfl.report.statistics import Interval, paired_test
+from raylfl.report.statistics import ConfidenceInterval, paired_test
 from raylfl.report.tables import Column
 from raylfl.report.wording import number, stat_text
 
@@ -120,7 +120,7 @@ def steady(lines: Mapping[str, Group], form: str, last: int) -> Claim:
     return Claim(f"{form}: its accuracy varies least between evaluations", ahead_of_all(leads), evidence)
 
 
-def ahead_of_all(leads: Sequence[Interval]) -> bool | None:
+def ahead_of_all(leads: Sequence[ConfidenceInterval]) -> bool | None:
     """Whether the intervals of a method's leads over all rivals are above 0; False if one is below 0."""
     if any(lead.high < 0 for lead in leads):
         return False

@@ -18,7 +18,7 @@ from raylfl.report.curves import Curve, curve, draw
 from raylfl.report.derived import Stat
 from raylfl.report.figures import PANEL, Block, Panel, composed, legend_handles
 from raylfl.report.runs import Group
-from raylfl.report.style import MUTED, Line, method_styles, rc
+from raylfl.report.style import MUTED, LineStyle, method_styles, rc
 from raylfl.report.tables import Column, ReportTable
 from raylfl.report.wording import axis_name, is_percent
 
@@ -72,7 +72,7 @@ class Lines(Pictured):
         return {}
 
     def values_of(self, panel: Any, lines: Mapping[str, Group], scale: str) -> dict[str, dict[str, Any]]:
-        """Line -> its `runs` and `values`; overridden where they depend on each other."""
+        """Line of the figure -> its `runs` and `values`; overridden where they depend on each other."""
         return {name: {"runs": group} | self.values(panel, name, group) for name, group in lines.items()}
 
     def claims(self, values: Values) -> list[Claim]:
@@ -179,27 +179,27 @@ class Plot:
     logs: Mapping[str, Sequence[Sequence[float]]] = field(default_factory=dict)
 
 
-def curves_figure(plots: Sequence[Plot], styles: Mapping[str, Line], size: tuple[float, float] = PANEL) -> Figure:
+def curves_figure(plots: Sequence[Plot], styles: Mapping[str, LineStyle], size: tuple[float, float] = PANEL) -> Figure:
     """A figure of the panels under one legend, in the order of `styles`."""
     panels = [Panel(plot.heading, partial(_draw, plot=plot, looks=styles), size, plot.heading) for plot in plots]
     shown = {name for plot in plots for name in plot.lines}
     legend = [(name, line) for name, line in styles.items() if name in shown]
-    legend += [("authors' logs", Line(4, 1, thin=True))] if any(plot.logs for plot in plots) else []
+    legend += [("authors' logs", LineStyle(4, 1, thin=True))] if any(plot.logs for plot in plots) else []
     with rc():
         return composed(Block("", "", "", panels, legend))
 
 
-def styles(methods: Mapping[str, str]) -> dict[str, Line]:
+def styles(methods: Mapping[str, str]) -> dict[str, LineStyle]:
     """Name of a curve -> the style of its method; that of a form, such as `fedaware, normalised`, has its colour."""
     forms = {method: method.partition(", ")[0] for method in methods.values()}
     looks = method_styles([method for method, first in forms.items() if method == first or first not in forms])
     for method, first in forms.items():
         if method not in looks:
-            looks[method] = Line(looks[first].color, looks[first].dash + 1, looks[first].marker + 1)
+            looks[method] = LineStyle(looks[first].color, looks[first].dash + 1, looks[first].marker + 1)
     return {name: looks[method] for name, method in methods.items()}
 
 
-def _draw(ax: Axes, plot: Plot, looks: Mapping[str, Line]) -> None:
+def _draw(ax: Axes, plot: Plot, looks: Mapping[str, LineStyle]) -> None:
     curves, (bottom, top) = [], plot.limits
     start, floor = [] if plot.start is None else [plot.start], -np.inf if bottom is None else bottom
     for name, group in plot.lines.items():
@@ -220,7 +220,7 @@ def _draw(ax: Axes, plot: Plot, looks: Mapping[str, Line]) -> None:
         ax.set_xlim(right=plot.right)
 
 
-def sweeps_figure(panels: Mapping[str, Pairs], looks: Mapping[str, Line], metric: str, label: str) -> Figure:
+def sweeps_figure(panels: Mapping[str, Pairs], looks: Mapping[str, LineStyle], metric: str, label: str) -> Figure:
     """A figure of a metric over an option: our results filled and solid, published ones hollow and dashed.
 
     label: of the x axis, on which the values of the option have equal distances.

@@ -20,7 +20,7 @@ from scipy import stats
 from raylfl.core.arrays import Ints
 from raylfl.errors import DataMissing
 from raylfl.report.derived import Stat
-from raylfl.report.statistics import LEVEL, Interval, finite_values
+from raylfl.report.statistics import LEVEL, ConfidenceInterval, finite_values
 from raylfl.report.wording import count_text, stat_text
 
 ACCURACY = "test/accuracy"
@@ -94,7 +94,7 @@ def level(values: npt.ArrayLike) -> Level:
     return float(data.mean()), std, effective_count(data)
 
 
-def bootstrap_mean(values: npt.ArrayLike, seed: int = 0) -> Interval:
+def bootstrap_mean(values: npt.ArrayLike, seed: int = 0) -> ConfidenceInterval:
     """The mean of the values of one run [n], with its percentile bootstrap interval of level LEVEL.
 
     Blocks are circular and have length n^(1/3), rounded. Raises BadValue for an empty or non-finite series.
@@ -106,22 +106,22 @@ def bootstrap_mean(values: npt.ArrayLike, seed: int = 0) -> Interval:
     places = (starts[:, :, None] + np.arange(length)) % n
     means = row[places.reshape(DRAWS, -1)[:, :n]].mean(axis=1)
     low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(float(row.mean()), float(low), float(high))
+    return ConfidenceInterval(float(row.mean()), float(low), float(high))
 
 
-def difference(ours: Level, theirs: Level, confidence: float = LEVEL) -> Interval:
+def difference(ours: Level, theirs: Level, confidence: float = LEVEL) -> ConfidenceInterval:
     """The difference of two means with Welch's t interval of this level (Welch-Satterthwaite degrees of freedom).
 
     The bounds are nan if a series has at most one effective value; two constant series have an interval of one point.
     """
     mean = ours[0] - theirs[0]
     if min(ours[2], theirs[2]) <= 1:
-        return Interval(mean, math.nan, math.nan)
+        return ConfidenceInterval(mean, math.nan, math.nan)
     parts = [std**2 / count for _, std, count in (ours, theirs)]
     dofs = [max(count - 1, 1.0) for _, _, count in (ours, theirs)]
     spread = sum(part**2 / dof for part, dof in zip(parts, dofs, strict=True))
     half = math.sqrt(sum(parts)) * float(stats.t.ppf((1 + confidence) / 2, sum(parts) ** 2 / spread)) if spread else 0.0
-    return Interval(mean, mean - half, mean + half)
+    return ConfidenceInterval(mean, mean - half, mean + half)
 
 
 def effective_count(values: npt.ArrayLike) -> float:

@@ -20,7 +20,7 @@ from papers.sfl_grid import CLIENTS, GRID, LAST, METHODS, MORE, RATES, TASKS, VA
 from raylfl.core.arrays import Floats
 from raylfl.report.derived import Stat, last_k, tail
 from raylfl.report.runs import Group, RunRecord
-from raylfl.report.statistics import ALPHA, Interval, paired_test
+from raylfl.report.statistics import ALPHA, ConfidenceInterval, paired_test
 from raylfl.report.tables import Column, ReportTable
 
 MARGIN = 0.005  # difference of accuracies that counts as equivalent
@@ -212,7 +212,7 @@ def word_of(mean: float, reference: float, std: float) -> str:
     return "within" if abs(mean - reference) <= std else "above" if mean > reference else "below"
 
 
-def compared(ours: Level, theirs: Level) -> tuple[Interval, str]:
+def compared(ours: Level, theirs: Level) -> tuple[ConfidenceInterval, str]:
     """A difference with its interval of level 1 - 2 ALPHA, and whether it is smaller than MARGIN by it (TOST)."""
     d = difference(ours, theirs, 1 - 2 * ALPHA)
     return d, "yes" if d.low > -MARGIN and d.high < MARGIN else "not shown"

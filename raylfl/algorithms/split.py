@@ -17,7 +17,7 @@ Assumes  the same as `sfl` (ssl) or `fedavg` (splitfed); no connection of the mo
     client   backward from the cut, SGD step on its half
 
 Two backward passes joined at the cut give the same gradient as one pass through the whole model. The updates of SSL and
-SplitFed are therefore bit for bit those of SFL and FedAvg, and the classes of SFL and FedAvg compute them. A trial step
+SplitFed are therefore bit for bit those of SFL and FedAvg, and the classes of SFL and FedAvg compute them. A probe step
 gives the traffic at the cut (`raylfl.core.cut`).
 """
 
@@ -58,7 +58,7 @@ class SplitFed(FedAvg):
 
 
 def check_cut(cut: str | None) -> None:
-    """Checks that a cut is given; raises BadValue otherwise. The trial step before a run checks the layer."""
+    """Checks that a cut is given; raises BadValue otherwise. The probe step before a run checks the layer."""
     if not cut:
         raise BadValue(
             "cut", got=cut, need="the name of a layer, such as layers.relu1", hint="the model is cut after it"

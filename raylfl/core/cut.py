@@ -1,4 +1,4 @@
-"""Traffic between the two halves of a split model, measured in one trial step (it is the same in every step).
+"""Traffic between the two halves of a split model, measured in one probe step (it is the same in every step).
 
 Split learning (Li & Lyu 2023, app. A; SplitFed, Thapa et al. 2022): the client runs the layers up to the cut and sends
 its activations. The server runs the other layers forward and backward, and sends the gradient of the activations back.

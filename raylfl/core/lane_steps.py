@@ -30,7 +30,7 @@ from raylfl.core.vectorized import VectorizedOracle
 from raylfl.errors import BadConfig, headline
 from raylfl.replay.contents import Refused, kind_of, leaves_of, map_leaves
 from raylfl.replay.effects import attributes_of, first_difference
-from raylfl.replay.proof import Schedule, describe, far
+from raylfl.replay.proof import ProofSchedule, describe, far
 from raylfl.replay.step_log import StepLog
 
 COMPARED = 2  # clients, and steps of each, that are compared before a graph is used
@@ -76,7 +76,7 @@ class LaneSteps:
         self.plain = FixedSteps(units, lanes, log)
         self._restored = False  # whether the attributes are those of the current client
         self.memory: Memory | None = None
-        self.kinds, self.schedule = dict[Any, Kind](), Schedule()
+        self.kinds, self.schedule = dict[Any, Kind](), ProofSchedule()
         self.graphs: dict[Any, Callable[[], None]] = {}
         self._leaves: dict[Any, list[Tensor]] = {}  # the batches of graphs that do not gather their own
         self._seen: set[Any] = set()
@@ -202,7 +202,7 @@ class LaneSteps:
         self.units.release()
 
     def _forget(self) -> None:
-        self.kinds, self.schedule = {}, Schedule()  # new graphs are compared again
+        self.kinds, self.schedule = {}, ProofSchedule()  # new graphs are compared again
         self.memory, self._made_for = None, None
         self._drop_graphs()
         self._leaves.clear()

@@ -23,7 +23,7 @@ from raylfl.core.reference import ReferenceStep
 from raylfl.replay.effects import generator_states, set_generators
 from raylfl.replay.innermost.step import Innermost
 from raylfl.replay.innermost.steps import InnermostSteps
-from raylfl.replay.proof import Diverged, Outcome, Schedule, compare
+from raylfl.replay.proof import Diverged, Outcome, ProofSchedule, compare
 from raylfl.replay.recorded.program import Program
 from raylfl.replay.recorded.steps import RecordedSteps
 from raylfl.replay.step_log import StepLog
@@ -125,7 +125,7 @@ class LoopOracle(Oracle):
         """
         super().__init__()
         self.flat, self.autocast, self.held = flat, autocast, flat.params
-        self.reference, self.schedule = ReferenceStep(flat, autocast), Schedule()
+        self.reference, self.schedule = ReferenceStep(flat, autocast), ProofSchedule()
         self.innermost, self.log = innermost, log or StepLog()
         self.note = ""  # why no faster form is used, as its results differ
         self.must_record = step == "recorded"

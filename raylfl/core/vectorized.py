@@ -30,7 +30,7 @@ from raylfl.core.slots import aligned_rows
 from raylfl.core.torch_state import checks_without_symbols
 from raylfl.replay.innermost.step import Innermost
 from raylfl.replay.innermost.steps import InnermostSteps, takes
-from raylfl.replay.proof import Diverged, Schedule
+from raylfl.replay.proof import Diverged, ProofSchedule
 from raylfl.replay.recorded.steps import RecordedSteps
 from raylfl.replay.step_log import StepLog
 
@@ -90,7 +90,7 @@ class VectorizedOracle(Oracle):
         offered = getattr(flat.module, "cohort_losses", None)  # looked up once, as it searches the layers
         self.cohort_losses: Any = offered if by_hand and not flat.buffers else None
         self.forward = self._by_hand if self.cohort_losses else vmap(self._loss, randomness="different")
-        self.reference, self.schedule = ReferenceStep(flat, autocast), Schedule()
+        self.reference, self.schedule = ReferenceStep(flat, autocast), ProofSchedule()
         plain = by_hand and autocast is nullcontext and flat.params.device.type == "cpu"
         self.innermost = InnermostSteps(flat.module, cohort=True) if plain else None
         self._weights: list[Tensor] = []

@@ -31,7 +31,7 @@ from raylfl.heterogeneity.world import RunContext
 # keys of broadcasts, uploads and client states that are hidden from algorithms
 BUFFERS = "buffers"  # the module's buffers
 MOMENTS = "moments"  # the state of the local optimizer
-Trials = Mapping[str, tuple[Any, Sequence[str]]]  # kind of trial step -> its result, and lines for the user
+Probes = Mapping[str, tuple[Any, Sequence[str]]]  # kind of probe step -> its result, and lines for the user
 MEAN = "mean_update"  # the updates of a round summed with the importance weights, for metrics
 UNSEEN = (BUFFERS, MOMENTS, MEAN)  # uploads and sums that algorithms do not handle
 
@@ -74,7 +74,7 @@ class WorkerSetup:
     merged: bool = False  # a single client trains on the data of all N clients
     assigned: bool = False  # each client is assigned to a worker, the only one that reads its samples
     nodes: tuple[str, ...] | None = None  # for each client: the Ray resource of nodes with its samples; None: any node
-    trials: Trials = field(default_factory=dict)  # what the trial steps of the check have shown
+    probes: Probes = field(default_factory=dict)  # what the probe steps of the check have shown
 
     @property
     def local_buffers(self) -> bool:
@@ -91,8 +91,8 @@ class WorkerSetup:
         return self.shards.indices if self.merged else self.shards[client]
 
     @property
-    def trial(self) -> Ints:
-        """The indices of two training samples for a trial step, among the samples that this process can read."""
+    def probe_samples(self) -> Ints:
+        """The indices of two training samples for a probe step, among the samples that this process can read."""
         return (self.shards.indices if self.train.owned is None else self.train.owned)[:2]
 
     def fresh_state(self, initial: Initial) -> State:
@@ -123,7 +123,7 @@ class Optimum:
 class Experiment:
     """All parts of a run, built and checked before anything is started.
 
-    logged: kind of trial step before the run -> names of the metrics that the module logged in this step. The kind
+    logged: kind of probe step before the run -> names of the metrics that the module logged in this step. The kind
     `train` is a local step. The kinds `test`, `val` and `clients` are evaluations on the test set, the validation set
     and clients' training data. A kind that was not tried is missing. assignable: the kinds of devices (cpu, cuda) on
     which `placement: auto` may assign clients to workers, because no bit of the run would change. sources: the digests

@@ -51,7 +51,7 @@ class Diverged(BadConfig):
         return Diverged(self.text, self.remedy, where)
 
 
-class Schedule:
+class ProofSchedule:
     """The schedule of comparisons of a form of the step with the reference.
 
     A step is compared if it is the first of its kind and number, if it is use number 1, 2, 4, ... of its kind, or after

@@ -14,7 +14,7 @@ from raylfl.diagnostics.metric_names import direction
 from raylfl.report.derived import AXES, Stat, cost, moving_average
 from raylfl.report.labels import display, show_value
 from raylfl.report.runs import Group, RunRecord
-from raylfl.report.style import MUTED, Line, LogTicks
+from raylfl.report.style import MUTED, LineStyle, LogTicks
 from raylfl.report.wording import axis_name, is_percent, number
 
 LAST_ROUND = int(np.iinfo(np.int64).max)
@@ -101,12 +101,12 @@ def default_window(groups: Sequence[Group], metric: str) -> int:
 
 def draw(
     ax: Axes,
-    curves: Sequence[tuple[Curve, Line]],
+    curves: Sequence[tuple[Curve, LineStyle]],
     metric: str,
     axis: str = "rounds",
     *,
     target: float | None = None,
-    promised: Sequence[tuple[Curve, Line]] = (),
+    promised: Sequence[tuple[Curve, LineStyle]] = (),
 ) -> None:
     """Draws the curves of one metric on `ax`, with bands, labels, scales, and the target as a horizontal line.
 
@@ -141,7 +141,7 @@ def wants_log(metric: str, curves: Sequence[Curve]) -> bool:
     return bool((values > 0).any() and not (values < 0).any())
 
 
-def _line(ax: Axes, item: Curve, line: Line, scale: float, offset: float, log: bool) -> None:
+def _line(ax: Axes, item: Curve, line: LineStyle, scale: float, offset: float, log: bool) -> None:
     keep = item.mean > 0 if log else np.isfinite(item.mean)
     x, mean = item.x[keep], item.mean[keep] * scale
     low, high = item.low[keep] * scale, item.high[keep] * scale
@@ -201,7 +201,7 @@ def log_axis(axis: Axis, low: float, high: float) -> None:
 
 
 def draw_profile(
-    ax: Axes, profiles: Profiles, lines: Mapping[str, Line], metric: str, key: str, log: bool = False
+    ax: Axes, profiles: Profiles, lines: Mapping[str, LineStyle], metric: str, key: str, log: bool = False
 ) -> None:
     """Draws means (error bars: std) over a key, one line per method; log: on a log scale if all means are positive."""
     scale = 100.0 if is_percent(metric) else 1.0

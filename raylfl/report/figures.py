@@ -21,7 +21,7 @@ from raylfl.report.curves import Curve, curve, default_window, draw, draw_profil
 from raylfl.report.derived import AXES, Facet, by_method, counted_axes, grows, main_metric, scenario_keys, split
 from raylfl.report.labels import display
 from raylfl.report.runs import Group, Runs, group_runs, paths_of, read_runs
-from raylfl.report.style import GRID, INK, MUTED, Drawing, Line, line_styles, method_styles, rc
+from raylfl.report.style import GRID, INK, MUTED, Drawing, LineStyle, line_styles, method_styles, rc
 from raylfl.report.tables import Column, ReportTable, rank
 from raylfl.report.wording import last_text, metric_name, target_text
 
@@ -60,7 +60,7 @@ class Block:
     title: str
     caption: str
     panels: list[Panel]
-    legend: list[tuple[str, Line]] = field(default_factory=list)
+    legend: list[tuple[str, LineStyle]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,10 @@ class Look:
     metric: str
     last: int
     target: float | None
-    methods: Mapping[str, Line]
+    methods: Mapping[str, LineStyle]
     promises: Promises | None = None
 
-    def promised(self, part: Facet, metric: str, axis: str = "rounds") -> list[tuple[str, Curve, Line]]:
+    def promised(self, part: Facet, metric: str, axis: str = "rounds") -> list[tuple[str, Curve, LineStyle]]:
         """The theorems' bounds on a metric: (legend text, curve, style); empty unless `axis` is `rounds`."""
         if self.promises is None:
             return []
@@ -165,7 +165,7 @@ def _block(name: str, part: Facet, look: Look, metrics: Sequence[str], note: str
     return Block(name, part.label, " ".join(caption), panels, legend_of(part, look, metrics))
 
 
-def legend_of(part: Facet, look: Look, metrics: Sequence[str]) -> list[tuple[str, Line]]:
+def legend_of(part: Facet, look: Look, metrics: Sequence[str]) -> list[tuple[str, LineStyle]]:
     """The legend entries of the settings that measured one of these metrics, and of theorems' bounds on them."""
     lines = line_styles(part.groups, look.methods)
     drawn = [group for group in part.groups if any(run.measured(name) for run in group.runs for name in metrics)]
@@ -222,13 +222,13 @@ def composed(block: Block) -> Figure:
     return figure
 
 
-def legend_columns(entries: Sequence[tuple[str, Line]], width: float) -> int:
+def legend_columns(entries: Sequence[tuple[str, LineStyle]], width: float) -> int:
     """The number of legend entries that fit beside each other in `width` inches, at least 1."""
     longest = max((len(label) for label, _ in entries), default=0)
     return max(1, min(len(entries), int(width / (0.075 * longest + 0.6))))
 
 
-def legend_handles(entries: Sequence[tuple[str, Line]]) -> list[Line2D]:
+def legend_handles(entries: Sequence[tuple[str, LineStyle]]) -> list[Line2D]:
     """The matplotlib handles of the legend entries."""
     return [Line2D([], [], label=label, **line.options()) for label, line in entries]
 

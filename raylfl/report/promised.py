@@ -9,10 +9,10 @@ from raylfl.errors import RaylflError
 from raylfl.report.curves import Curve
 from raylfl.report.labels import labels
 from raylfl.report.runs import Group
-from raylfl.report.style import DASHES, Line
+from raylfl.report.style import DASHES, LineStyle
 from raylfl.report.wording import metric_name
 from raylfl.theory.facts import plain_sgd
-from raylfl.theory.statements import Line as Promised
+from raylfl.theory.statements import Line
 from raylfl.theory.summary import theory_of
 
 POINTS = 200  # points of a line
@@ -27,10 +27,10 @@ class Promises:
     each setting without bounds, with the reason.
     """
 
-    lines: Mapping[Group, Sequence[tuple[str, Promised]]]
+    lines: Mapping[Group, Sequence[tuple[str, Line]]]
     refused: Sequence[str]
 
-    def drawn(self, group: Group, metric: str, axis: str, style: Line) -> list[tuple[str, Curve, Line]]:
+    def drawn(self, group: Group, metric: str, axis: str, style: LineStyle) -> list[tuple[str, Curve, LineStyle]]:
         """The bounds on a metric as (legend text, curve, style), in the colour of `style`; empty unless over rounds."""
         own = [(theorem, line) for theorem, line in self.lines.get(group, ()) if line.metric == metric]
         end = max((run.rounds[-1] for run in group.runs if run.measured(metric)), default=-1)
@@ -40,14 +40,14 @@ class Promises:
         found = []
         for k, (theorem, line) in enumerate(own, 1):
             values = np.broadcast_to(np.asarray(line.of(rounds), dtype=np.float64), rounds.shape)
-            look = Line(style.color, (style.dash + k) % len(DASHES), thin=True)
+            look = LineStyle(style.color, (style.dash + k) % len(DASHES), thin=True)
             found.append((f"{theorem}: {line.what}", Curve(rounds, values, values, values), look))
         return found
 
 
 def promises_of(groups: Sequence[Group], measured: Sequence[str]) -> Promises:
     """Theorems' bounds on the measured metrics for each setting, computed from the config of its first run."""
-    lines: dict[Group, list[tuple[str, Promised]]] = {}
+    lines: dict[Group, list[tuple[str, Line]]] = {}
     refused = []
     for group, name in zip(groups, labels([g.setting for g in groups]), strict=True):
         try:
@@ -60,7 +60,7 @@ def promises_of(groups: Sequence[Group], measured: Sequence[str]) -> Promises:
     return Promises(lines, refused)
 
 
-def _of_group(group: Group, measured: set[str]) -> tuple[list[tuple[str, Promised]], str]:
+def _of_group(group: Group, measured: set[str]) -> tuple[list[tuple[str, Line]], str]:
     """Returns pairs (theorem, bound on a measured metric) for a setting, and the reason if there are none."""
     from raylfl.config.load import load_config
     from raylfl.experiment.assemble import assemble

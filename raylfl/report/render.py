@@ -15,7 +15,7 @@ from rich.text import Text
 
 from raylfl.errors import visible
 from raylfl.report.derived import Stat
-from raylfl.report.statistics import Interval
+from raylfl.report.statistics import ConfidenceInterval
 from raylfl.report.tables import ReportTable
 
 LONGEST = 60  # characters of a text that LaTeX does not wrap
@@ -103,7 +103,7 @@ def to_csv(table: ReportTable) -> str:
         record: dict[str, Any] = {"block": row["block"]} if any("block" in r for r in table.rows) else {}
         for column in table.columns:
             cell = row.get(column.key, "")
-            if isinstance(cell, Stat | Interval):
+            if isinstance(cell, Stat | ConfidenceInterval):
                 record |= {f"{column.key}_{name}": value for name, value in asdict(cell).items()}
             else:
                 record[column.key] = cell

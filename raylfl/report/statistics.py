@@ -26,7 +26,7 @@ DIVERGED = "diverged"
 
 
 @dataclass(frozen=True)
-class Interval:
+class ConfidenceInterval:
     """An estimate and the bounds of its confidence interval."""
 
     mean: float
@@ -58,7 +58,7 @@ class PairedTest:
     spread of the differences.
     """
 
-    difference: Interval
+    difference: ConfidenceInterval
     needed: int | None
 
 
@@ -74,7 +74,7 @@ def paired_test(ours: Sequence[npt.ArrayLike], theirs: Sequence[npt.ArrayLike]) 
         raise BadValue("runs", got=count, need="at least two pairs")
     mean, std = float(np.mean(differences)), float(np.std(differences, ddof=1))
     half = std / math.sqrt(count) * float(stats.t.ppf((1 + LEVEL) / 2, count - 1))
-    return PairedTest(Interval(mean, mean - half, mean + half), seeds_needed(mean, std))
+    return PairedTest(ConfidenceInterval(mean, mean - half, mean + half), seeds_needed(mean, std))
 
 
 def _power(effect: float, seeds: int) -> float:
@@ -164,7 +164,7 @@ def _shared(a: Group, b: Group, metric: str, last: int) -> tuple[list[Floats], l
     return ours, theirs
 
 
-def _text(found: Interval | str, metric: str) -> str:
+def _text(found: ConfidenceInterval | str, metric: str) -> str:
     """A difference with its interval: `+1.23 [+0.80, +1.70]` (accuracies in percentage points), or `diverged`."""
     if isinstance(found, str):
         return found

@@ -32,7 +32,7 @@ PREFERRED |= {"fednova": 5, "cafedavg": 6, "feddyn": 6, "fedvarp": 7, "fedyogi":
 
 
 @dataclass(frozen=True)
-class Line:
+class LineStyle:
     """A line style: indices into PALETTE, DASHES and MARKERS.
 
     thin: whether the line is thin and has no markers.
@@ -88,7 +88,7 @@ def rc() -> AbstractContextManager[None]:
     return matplotlib.rc_context(SHEET)
 
 
-def line_styles(groups: Sequence[Group], methods: Mapping[str, Line]) -> dict[Group, Line]:
+def line_styles(groups: Sequence[Group], methods: Mapping[str, LineStyle]) -> dict[Group, LineStyle]:
     """The style of every setting of one figure: colour by method, dash and marker by setting within the method.
 
     If all settings are of one method, they have different colours instead.
@@ -101,11 +101,11 @@ def line_styles(groups: Sequence[Group], methods: Mapping[str, Line]) -> dict[Gr
         base = methods[method]
         for index, group in enumerate(own):
             dash, marker = (base.dash + index) % len(DASHES), (base.marker + index) % len(MARKERS)
-            styles[group] = Line(base.color, dash, marker)
+            styles[group] = LineStyle(base.color, dash, marker)
     return styles
 
 
-def method_styles(methods: Sequence[str]) -> dict[str, Line]:
+def method_styles(methods: Sequence[str]) -> dict[str, LineStyle]:
     """The style of every method of a report, all different for up to 32 methods.
 
     A method has its preferred colour (PREFERRED), or the first free one if another method already has it. If no colour
@@ -121,7 +121,7 @@ def method_styles(methods: Sequence[str]) -> dict[str, Line]:
     return {method: _nth(slot) for method, slot in taken.items()}
 
 
-def _nth(index: int) -> Line:
+def _nth(index: int) -> LineStyle:
     """Style number `index` of a report. A colour that is used again has another dash and another marker."""
     again = index // len(PALETTE)
-    return Line(index % len(PALETTE), again % len(DASHES), (index + 3 * again) % len(MARKERS))
+    return LineStyle(index % len(PALETTE), again % len(DASHES), (index + 3 * again) % len(MARKERS))

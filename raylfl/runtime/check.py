@@ -86,7 +86,7 @@ def check(experiment: Experiment) -> Experiment:
             f"the data's optimum() has {len(optimum.x)} entries, but model {label} has {worker.flat.width} parameters"
         )
     shown = {} if setup.train.is_blank else worker.shown
-    return replace(experiment, assignable=_assignable(experiment, worker), setup=replace(setup, trials=shown))
+    return replace(experiment, assignable=_assignable(experiment, worker), setup=replace(setup, probes=shown))
 
 
 def _assignable(experiment: Experiment, worker: Worker) -> frozenset[str]:
@@ -126,7 +126,7 @@ def _components(experiment: Experiment, worker: Worker) -> list[Any]:
 
 
 def _changed_buffers(worker: Worker) -> list[str]:
-    """Warnings about buffers that the trial step has changed and that do not travel."""
+    """Warnings about buffers that the probe step has changed and that do not travel."""
     names, module = worker.forms.oracle.changed_buffers(), worker.flat.module
     # counters that their layers do not use
     idle = {f"{path}.num_batches_tracked" for path, part in module.named_modules() if isinstance(part, _BatchNorm)}

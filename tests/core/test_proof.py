@@ -18,7 +18,7 @@ from raylfl.core.oracle import Batch
 from raylfl.core.reference import ReferenceStep
 from raylfl.core.vectorized import VectorizedOracle
 from raylfl.replay.effects import attributes_of, first_difference
-from raylfl.replay.proof import POINTS, TRIES, Diverged, Outcome, Schedule, compare, difference, steady
+from raylfl.replay.proof import POINTS, TRIES, Diverged, Outcome, ProofSchedule, compare, difference, steady
 
 EPS = torch.finfo(torch.float32).eps
 PIECES = {"first": 3, "second": 2}
@@ -164,7 +164,7 @@ def test_a_switch_between_the_rounding_errors_of_two_right_forms_is_no_differenc
 
 
 def test_a_form_is_compared_at_powers_of_two_at_new_numbers_and_after_evaluations():
-    schedule = Schedule()
+    schedule = ProofSchedule()
     assert [k for k in range(1, 70) if schedule.due("kind", 0)] == [1, 2, 4, 8, 16, 32, 64]
     assert [schedule.due("kind", t) for t in (0, 5, 5, 0)] == [False, True, False, False]
     assert schedule.due("other", 0)

@@ -19,7 +19,7 @@ from raylfl.models import MODELS
 from raylfl.replay.innermost.step import Innermost
 from raylfl.runtime.round.dispatch import calls
 from raylfl.runtime.workers.backend import LocalBackend
-from raylfl.runtime.workers.step_trials import LARGEST_SAMPLE, _count_created, large_samples, refusal
+from raylfl.runtime.workers.step_probes import LARGEST_SAMPLE, _count_created, large_samples, refusal
 from raylfl.runtime.workers.task import Room
 from tests.runtime.modules import DigitsModule
 from tests.runtime.tiny import TINY
@@ -259,7 +259,7 @@ L = LARGEST_SAMPLE
 def test_samples_are_large_if_a_second_one_adds_more_numbers_a_call_than_the_limit(monkeypatch, one, two, large):
     """(numbers, calls) of a step on one sample and on two; None: the step cannot be recorded."""
     made = {"one": one, "two": two}
-    monkeypatch.setattr("raylfl.runtime.workers.step_trials._count_created", lambda flat, loss, content: made[content])
+    monkeypatch.setattr("raylfl.runtime.workers.step_probes._count_created", lambda flat, loss, content: made[content])
     assert (large_samples(None, None, "one", "two") is not None) is large
 
 

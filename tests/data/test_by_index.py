@@ -87,8 +87,8 @@ def test_a_data_set_larger_than_memory_trains(tmp_path, runs, monkeypatch):
         for c in json.loads(line).get("cohort", [])
     }
     assert nbytes > psutil.virtual_memory().total
-    trial = 2 * 2 * 16  # samples of the trial steps before the run: two batches of each of two clients
-    assert 0 < len(seen) <= 2 * 3 * 2 * 4 + trial
+    probe = 2 * 2 * 16  # samples of the probe steps before the run: two batches of each of two clients
+    assert 0 < len(seen) <= 2 * 3 * 2 * 4 + probe
     assert seen <= {int(k) for c in {*cohorts, 0, 1} for k in split[c]}
 
 

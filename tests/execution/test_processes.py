@@ -82,7 +82,7 @@ from tests.runtime.tiny import Net
 
 class Faulty(Net):
     def test_step(self, batch, batch_idx):
-        if list(Path(__file__).parent.glob("runs/tiny/*/metrics.jsonl")):  # not in a trial step
+        if list(Path(__file__).parent.glob("runs/tiny/*/metrics.jsonl")):  # not in a probe step
             raise self.Fault(f"rows: {len(batch[0])}")
         return super().test_step(batch, batch_idx)
 

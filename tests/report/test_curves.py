@@ -5,7 +5,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from raylfl.report.curves import curve, default_window, draw, log_axis, wants_log
-from raylfl.report.style import Line
+from raylfl.report.style import LineStyle
 from tests.report.synthetic import groups_of, rows_of, seeds_of
 
 
@@ -45,7 +45,7 @@ def test_the_mean_ends_where_a_seed_diverges(tmp_path):
     assert not curve(seeds_of(tmp_path / "b", [[0.2, inf, 0.2], [0.4, 0.4, 0.4]]), "test/accuracy").diverged
     assert curve(seeds_of(tmp_path / "c", [[inf], [0.4, 0.4]]), "test/accuracy") is None
     ax = Figure().subplots()
-    draw(ax, [(item, Line())], "test/accuracy")
+    draw(ax, [(item, LineStyle())], "test/accuracy")
     (cross,) = [line for line in ax.lines if line.get_marker() == "x"]
     np.testing.assert_allclose(cross.get_xydata(), [[2, 30]])
     assert "diverges" in ax.texts[0].get_text()
@@ -89,13 +89,13 @@ def test_losses_and_distances_are_drawn_by_log_unless_negative(tmp_path, metric,
     item = curve(group, metric)
     assert wants_log(metric, [item]) is log
     ax = Figure().subplots()
-    draw(ax, [(item, Line())], metric)
+    draw(ax, [(item, LineStyle())], metric)
     assert ax.get_yscale() == ("log" if log else "linear")
 
 
 def test_accuracies_are_drawn_in_per_cent_with_the_target(tmp_path):
     ax = Figure().subplots()
-    draw(ax, [(curve(seeds_of(tmp_path, [[0.25, 0.5]]), "test/accuracy"), Line())], "test/accuracy", target=0.4)
+    draw(ax, [(curve(seeds_of(tmp_path, [[0.25, 0.5]]), "test/accuracy"), LineStyle())], "test/accuracy", target=0.4)
     drawn, target = ax.get_lines()
     assert drawn.get_ydata().tolist() == [25, 50]
     assert target.get_ydata()[0] == 40
@@ -105,7 +105,7 @@ def test_a_diverging_curve_leaves_the_frame_and_the_others_stay(tmp_path):
     good = curve(seeds_of(tmp_path / "a", [[1.0, 1e-3, 1e-6]], "distance"), "global/distance")
     bad = curve(seeds_of(tmp_path / "b", [[1.0, 1e30, 1e200]], "distance"), "global/distance")
     ax = Figure().subplots()
-    draw(ax, [(good, Line()), (bad, Line(1))], "global/distance")
+    draw(ax, [(good, LineStyle()), (bad, LineStyle(1))], "global/distance")
     low, high = ax.get_ylim()
     assert high == 100
     assert 0 < low < 1e-6
@@ -116,7 +116,7 @@ def test_costs_far_apart_are_drawn_by_log_and_rounds_never(tmp_path):
     groups = groups_of(tmp_path, (cheap, {}), (dear, {"local.lr": 0.5}))
     for axis, scale in (("floats", "log"), ("rounds", "linear")):
         ax = Figure().subplots()
-        draw(ax, [(curve(g, "test/accuracy", axis), Line()) for g in groups], "test/accuracy", axis)
+        draw(ax, [(curve(g, "test/accuracy", axis), LineStyle()) for g in groups], "test/accuracy", axis)
         assert ax.get_xscale() == scale
 
 

@@ -21,7 +21,7 @@ from raylfl.report.partition_plot import figure as partition_figure
 from raylfl.report.pictures import participation_pictures, partition_pictures
 from raylfl.report.render import FORMATS, csv_text, to_csv
 from raylfl.report.runs import group_runs, load_run, read_runs
-from raylfl.report.style import Drawing, Line, rc
+from raylfl.report.style import Drawing, LineStyle, rc
 from tests.report.synthetic import rows_of, write_run
 from tests.report.test_page import Page
 from tests.shares import one_in
@@ -203,7 +203,7 @@ def test_powers_of_ten_are_plain_text():
     with rc():
         figure, x = Drawing(), np.array([1.0, 1e3, 1e6])
         near, far = Curve(x, 1 / x**2, 1 / x**2, 1 / x**2), Curve(x[:2], 1 / x[:2], 1 / x[:2], 1 / x[:2])
-        draw(figure.subplots(), [(near, Line()), (far, Line())], "global/distance", "floats")
+        draw(figure.subplots(), [(near, LineStyle()), (far, LineStyle())], "global/distance", "floats")
         figure.canvas.draw()
     (ax,) = figure.axes
     shown = {label.get_text() for axis in (ax.xaxis, ax.yaxis) for label in axis.get_ticklabels(which="both")}

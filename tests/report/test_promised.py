@@ -8,7 +8,7 @@ from raylfl.report.figures import convergence
 from raylfl.report.page import content_of
 from raylfl.report.promised import promises_of
 from raylfl.report.runs import group_runs, read_runs
-from raylfl.report.style import Line
+from raylfl.report.style import LineStyle
 
 SMALL = [
     "num_clients=3",
@@ -58,7 +58,7 @@ def lines(run, metric):
     """legend -> values of the promises about a metric, and the measured values at the same rounds."""
     groups = group_runs(read_runs([run])[0])
     found = promises_of(groups, list(groups[0].runs[0].metrics))
-    drawn = found.drawn(groups[0], metric, "rounds", Line())
+    drawn = found.drawn(groups[0], metric, "rounds", LineStyle())
     return {text: curve for text, curve, _ in drawn}, groups[0].runs[0], found.refused
 
 

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from raylfl.algorithms import ALGORITHMS
 from raylfl.report.derived import Stat
 from raylfl.report.sheet import inline_svg
-from raylfl.report.style import DASHES, PALETTE, Line, line_styles, method_styles, rc
+from raylfl.report.style import DASHES, PALETTE, LineStyle, line_styles, method_styles, rc
 from raylfl.report.wording import cost_text, count_text, number, stat_text, target_text
 from tests.report.synthetic import groups_of, rows_of
 
@@ -52,7 +52,7 @@ def drawing():
         figure = Figure()
         ax = figure.subplots()
         for index in range(len(PALETTE)):
-            ax.plot([0, 1], [0, index], **Line(index, 0, index).options())
+            ax.plot([0, 1], [0, index], **LineStyle(index, 0, index).options())
         ax.set_xlabel("x")
     return figure
 

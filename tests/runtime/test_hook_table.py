@@ -108,7 +108,7 @@ def test_data_modules_made_of_data_sets_work(package):
     assert (len(source.train), len(source.test), source.val) == (60, 20, None)
 
 
-# -- the trial of a run's parts before it -----------------------------------------------------------------------------
+# -- the check of a run's parts before it -----------------------------------------------------------------------------
 
 
 TRAINING = ["on_train_start", "on_train_epoch_start", "on_train_batch_start", "on_after_backward", "on_train_batch_end"]

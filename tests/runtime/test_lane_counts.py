@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks import gpu
 from raylfl.core.lane_steps import Kind, LaneSteps
-from raylfl.replay.proof import Schedule
+from raylfl.replay.proof import ProofSchedule
 from tests.core.emulated_lanes import EmulatedLanes
 from tests.runtime.measured import rounds_of
 from tests.runtime.test_lanes import SAME_SIZES
@@ -37,7 +37,7 @@ class Counted(EmulatedLanes):
 def calls_and_launches(monkeypatch, steps, config):
     """(Python calls in raylfl, torch operators, launches) of the third call of a run, whose graphs are known."""
     monkeypatch.setattr(Kind, "is_new", lambda kind, c: not kind.compared)
-    monkeypatch.setattr(Schedule, "due", lambda *args: False)
+    monkeypatch.setattr(ProofSchedule, "due", lambda *args: False)
     monkeypatch.setattr(LaneSteps, "_compare", _assume)
     counted = []
     plain = LaneSteps.run

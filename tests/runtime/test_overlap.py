@@ -78,7 +78,7 @@ def test_a_round_that_cannot_be_drawn_costs_none_before_it(tmp_path, monkeypatch
 
 
 class Sleepy(Net):
-    """A model that sleeps on a whole test set, but not on the two samples of the trial at start-up."""
+    """A model that sleeps on a whole test set, but not on the two samples of the probe steps at start-up."""
 
     def test_step(self, batch, batch_idx):
         if len(batch[0]) > 2:

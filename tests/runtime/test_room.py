@@ -13,7 +13,7 @@ from raylfl.core.lanes import LANES
 from raylfl.experiment.assemble import assemble
 from raylfl.runtime.workers.backend import LocalBackend
 from raylfl.runtime.workers.forms import LocalForms
-from raylfl.runtime.workers.step_trials import StepTrials
+from raylfl.runtime.workers.step_probes import StepProbes
 from tests.runtime.test_run import DIGITS
 
 STEP = 3 * 2**20  # bytes that a step allocates
@@ -35,11 +35,11 @@ def worker(monkeypatch):
 
 
 def test_the_measured_step_is_of_the_largest_batch_and_leaves_nothing_behind(worker):
-    trials = StepTrials(worker.setup, worker.loop, worker.train, worker.training, worker.attributes)
+    probes = StepProbes(worker.setup, worker.loop, worker.train, worker.training, worker.attributes)
     before, sizes = [worker.flat.params.clone(), worker.flat.read_buffers()], []
     batch = worker.train.batch
     worker.train.batch = lambda indices: (sizes.append(len(indices)), batch(indices))[1]
-    assert trials.step_bytes() == STEP
+    assert probes.step_bytes() == STEP
     assert sizes == [worker.setup.batch_size]
     assert all(map(torch.equal, before, [worker.flat.params, worker.flat.read_buffers()]))
 
@@ -75,8 +75,8 @@ def test_the_operations_of_the_largest_batch_decide_whether_one_call_pays(monkey
     worker = LocalBackend(experiment.setup).worker
     convolution, linear = 2 * 36 * 2 * 9, 2 * 72 * 10  # of a sample
     expected = 12 * (2 * convolution + 3 * linear)
-    monkeypatch.setattr("raylfl.runtime.workers.step_trials.MOST_OPERATIONS", expected - 1 + limit)
-    trials = StepTrials(worker.setup, worker.loop, worker.train, worker.training, worker.attributes)
+    monkeypatch.setattr("raylfl.runtime.workers.step_probes.MOST_OPERATIONS", expected - 1 + limit)
+    probes = StepProbes(worker.setup, worker.loop, worker.train, worker.training, worker.attributes)
     before = worker.flat.params.clone()
-    assert trials.cohort_pays() == pays
+    assert probes.cohort_pays() == pays
     assert torch.equal(worker.flat.params, before)

@@ -308,7 +308,7 @@ class Tripled(Base):
 
 
 class Late(Tripled):
-    """The same, in a local step that no trial step has the number of."""
+    """The same, in a local step that no probe step has the number of."""
 
     def shared(self, batch, batch_idx):
         return super().shared(batch, 3 if batch_idx == 8 else 0)

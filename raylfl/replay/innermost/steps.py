@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from raylfl.replay.contents import Refused, kind_of
 from raylfl.replay.innermost.step import Innermost
 from raylfl.replay.innermost.translation import Unfit
-from raylfl.replay.proof import Diverged, Schedule, describe, far, is_within
+from raylfl.replay.proof import Diverged, ProofSchedule, describe, far, is_within
 from raylfl.replay.recorded.memory import Arena
 from raylfl.replay.recorded.tape import record_step
 
@@ -36,14 +36,14 @@ class InnermostSteps:
         self.possible = _possible(module, cohort)
         self.first: Innermost | None = None  # the first step found
         self.network: nn.Sequential | None = None  # the part of the module whose cross-entropy is that step
-        self.schedule = Schedule()  # of comparisons in evaluations
+        self.schedule = ProofSchedule()  # of comparisons in evaluations
         self._steps: dict[Any, Innermost | None] = {}
         self._arena = Arena()
 
     def of(self, content: Any, aside: Callable[[], AbstractContextManager[object]] = nullcontext) -> Innermost | None:
         """The translated step for a batch with this content in the module's current mode; None if there is none.
 
-        content: the batch of a single client, also for a cohort. aside: makes the context of the trial step that is
+        content: the batch of a single client, also for a cohort. aside: makes the context of the probe step that is
         recorded for each new kind of batch.
         """
         if not self.possible or not takes(content):
@@ -53,7 +53,7 @@ class InnermostSteps:
         except Refused:
             return None
         if key not in self._steps:
-            content = tuple(part.clone() for part in content)  # the trial step may change its batch in place
+            content = tuple(part.clone() for part in content)  # the probe step may change its batch in place
             with aside():
                 step = self._steps[key] = self._find(content, self._loss)
                 if self.first is None and step is not None:

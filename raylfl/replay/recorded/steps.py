@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from raylfl.errors import BadConfig, headline
 from raylfl.replay.contents import Refused, kind_of, leaves_of, map_leaves
 from raylfl.replay.effects import StepState
-from raylfl.replay.proof import Diverged, Outcome, Schedule, difference, same_bits
+from raylfl.replay.proof import Diverged, Outcome, ProofSchedule, difference, same_bits
 from raylfl.replay.recorded.memory import Arena
 from raylfl.replay.recorded.program import Program
 from raylfl.replay.recorded.tape import record
@@ -34,7 +34,7 @@ class _Kind:
     """
 
     def __init__(self) -> None:
-        self.used, self.schedule, self.replays = 0, Schedule(), Counter[int]()
+        self.used, self.schedule, self.replays = 0, ProofSchedule(), Counter[int]()
         self.program: Program | None = None
 
 
@@ -43,8 +43,8 @@ class RecordedSteps:
 
     A kind of batch is given by shapes, dtypes, memory order and the modes of the module's parts. The step itself
     computes the first steps of a kind. One of them is recorded, and the next ones are repeated from the same state as
-    replays, whose results must be the same. `Schedule` says which steps are compared: also the first one of each number
-    (`batch_idx`).
+    replays, whose results must be the same. `ProofSchedule` says which steps are compared: also the first one of each
+    number (`batch_idx`).
 
     refusal: why steps of this module are not replayed; the step itself then computes all of them.
     """

@@ -18,7 +18,7 @@ from raylfl.core.algorithm import ServerState
 from raylfl.core.client_rows import Table
 from raylfl.core.transfer import all_to_host, to_device
 from raylfl.errors import BadConfig, headline
-from raylfl.replay.proof import Schedule, same_bits
+from raylfl.replay.proof import ProofSchedule, same_bits
 
 T = TypeVar("T")
 NEAR = torch.finfo(torch.float32).eps ** 0.5  # for logged numbers, such as norms, whose sums have another order
@@ -31,7 +31,7 @@ class DeviceServer:
     """
 
     def __init__(self, device: torch.device):
-        self.device, self.schedule = device, Schedule()
+        self.device, self.schedule = device, ProofSchedule()
         self.refusal: str | None = None
 
     @property

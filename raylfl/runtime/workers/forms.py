@@ -10,7 +10,7 @@ from raylfl.core.lanes import LANES, Lanes, lanes_of
 from raylfl.core.oracle import LoopOracle
 from raylfl.core.vectorized import VectorizedOracle
 from raylfl.experiment.parts import Initial
-from raylfl.runtime.workers.step_trials import ASSIGNED, StepTrials
+from raylfl.runtime.workers.step_probes import ASSIGNED, StepProbes
 from raylfl.runtime.workers.task import Room, Task
 
 COPIES = 10  # vectors [d] of a client in local work: x, gradient, start, momentum, update, and copies to compare
@@ -25,16 +25,16 @@ class LocalForms:
     cohort_pays: whether one call for all clients is faster on a GPU than their own steps side by side.
     """
 
-    def __init__(self, trials: StepTrials, initial: Initial):
-        """The forms that the trial steps have shown to be right."""
-        self.setup, self.loop, self.train, self.initial = trials.setup, trials.loop, trials.train, initial
-        self.log, self.restore, loop = trials.training.log, trials.attributes.restore, trials.loop
+    def __init__(self, probes: StepProbes, initial: Initial):
+        """The forms that the probe steps have shown to be right."""
+        self.setup, self.loop, self.train, self.initial = probes.setup, probes.loop, probes.train, initial
+        self.log, self.restore, loop = probes.training.log, probes.attributes.restore, probes.loop
         self.together: VectorizedOracle | None = None
         self.one_by_one: str | None = None
         self.oracle: LoopOracle | VectorizedOracle | LaneOracle = loop
-        self.cohort_pays, found = trials.cohort_pays(), trials.vectorized()
+        self.cohort_pays, found = probes.cohort_pays(), probes.vectorized()
         lanes = lanes_of(loop.flat.params.device)
-        if lanes is not None and trials.alone is None:
+        if lanes is not None and probes.alone is None:
             self._on_lanes(found, lanes)
         elif isinstance(found, str):
             self.one_by_one = found
@@ -42,7 +42,7 @@ class LocalForms:
             self.oracle = found
         self.room: Room | None = None
         if loop.flat.params.device.type == "cuda" and self.oracle is not loop:
-            self.room = Room(self.most_clients(trials.step_bytes()), self.side_by_side)
+            self.room = Room(self.most_clients(probes.step_bytes()), self.side_by_side)
 
     def _on_lanes(self, found: VectorizedOracle | str, lanes: Lanes) -> None:
         """Has clients run side by side on lanes, and if that pays, those that take equal steps in one call.

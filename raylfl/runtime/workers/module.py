@@ -87,7 +87,7 @@ def innermost_step(steps: InnermostSteps, setup: WorkerSetup, recorder: Recorder
     try:
         module.train()
         with private_randomness(keyed_int(setup.seed, "check")), recorder.into(log):
-            step = steps.of(BatchSource(setup.train, torch.device("cpu"), dtype).batch(setup.trial).content)
+            step = steps.of(BatchSource(setup.train, torch.device("cpu"), dtype).batch(setup.probe_samples).content)
     except Exception:
         return None  # `check` reports the failure
     finally:

@@ -94,7 +94,7 @@ class ModuleOptimizer(LocalOptimizer):
 def moments_of(flat: FlatModule) -> list[Moment]:
     """The forms of the moments that the module's optimizer keeps for its parameters, such as Adam's `exp_avg`.
 
-    A trial step with gradients of 0 creates the moments; the parameters are restored afterwards. Raises BadConfig if
+    A probe step with gradients of 0 creates the moments; the parameters are restored afterwards. Raises BadConfig if
     the step also changes an option of the optimizer, if a moment is neither a tensor nor a number, if a moment is
     float64 in a run of another dtype, or if there are neither moments nor schedulers.
     """

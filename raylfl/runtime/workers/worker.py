@@ -43,7 +43,7 @@ from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.measures import ModelMeasures
 from raylfl.runtime.workers.module import devices, innermost_step, layout_for, make_module
 from raylfl.runtime.workers.optimizer import ModuleOptimizer, moments_of
-from raylfl.runtime.workers.step_trials import StepTrials
+from raylfl.runtime.workers.step_probes import StepProbes
 from raylfl.runtime.workers.task import LOCAL_DRIFT, Chunk, ClientReports, ClientStates, Task, TaskResult, without_rows
 from raylfl.runtime.workers.training import LocalObserver, Training
 
@@ -103,17 +103,17 @@ class Worker:
         batch_last = steps if self.layout == "batch_last" else None
         self.loop = LoopOracle(self.flat, autocast, batch_last, setup.runtime.step, self.training.log)
         self.measures = ModelMeasures(setup, self.evaluator, self.attributes, self.sources, self.loop)
-        trials = StepTrials(setup, self.loop, self.train, self.training, self.attributes)
-        self.cut = trials.cut()
+        probes = StepProbes(setup, self.loop, self.train, self.training, self.attributes)
+        self.cut = probes.cut()
         if self.training.reason is not None:
             self.loop.through_training_step(self.training.reason)
-        trials.innermost()
+        probes.innermost()
         if setup.runtime.compile is not None:
             self.loop.compile(setup.runtime.compile)
         self.most_clients = math.inf  # largest number in one call; lowered if a GPU's memory does not suffice
         self._broadcast: tuple[State, State] = {}, {}  # the newest broadcast, on the host and on the device
-        self.forms = LocalForms(trials, self.initial)
-        self.differences, self.shown = trials.differences, trials.shown
+        self.forms = LocalForms(probes, self.initial)
+        self.differences, self.shown = probes.differences, probes.shown
         self.loop.note = "; ".join(self.differences)
 
     def _initial(self) -> Initial:

@@ -1,4 +1,4 @@
-"""Trial steps on the run's own batches, which determine how a worker computes local steps."""
+"""Probe steps on the run's own batches, which determine how a worker computes local steps."""
 
 import copy
 import math
@@ -22,7 +22,7 @@ from raylfl.core.vectorized import VectorizedOracle
 from raylfl.errors import headline
 from raylfl.experiment.parts import WorkerSetup
 from raylfl.replay.effects import StepState, attributes_of, first_difference
-from raylfl.replay.proof import Diverged, Outcome, Schedule, difference, is_within, same_bits
+from raylfl.replay.proof import Diverged, Outcome, ProofSchedule, difference, is_within, same_bits
 from raylfl.replay.recorded.tape import record_step
 from raylfl.runtime.workers.attributes import Attributes
 from raylfl.runtime.workers.training import Training, TrainingLog
@@ -51,22 +51,22 @@ class Scaled(NamedTuple):
     recorded: bool
 
 
-class StepTrials:
-    """Trial steps of a worker's module; after each one, the module's parameters, buffers and attributes are restored.
+class StepProbes:
+    """Probe steps of a worker's module; after each one, the module's parameters, buffers and attributes are restored.
 
     differences: one line for each form of the step that is not used because its results differ. shown: the result of
-    each kind of trial, and its lines; on a CPU those of the check before the run, which are not made again.
+    each kind of probe, and its lines; on a CPU those of the check before the run, which are not made again.
     """
 
     def __init__(
         self, setup: WorkerSetup, loop: LoopOracle, train: BatchSource, training: Training, attributes: Attributes
     ):
-        """Trials with the gradients of `loop`, on training data; attributes: restores the module's attributes."""
+        """Probes with the gradients of `loop`, on training data; attributes: restores the module's attributes."""
         self.setup, self.loop, self.flat, self.train, self.training = setup, loop, loop.flat, train, training
         self.attributes, self.algorithm = attributes, setup.algorithm
         self.buffers, self.parameters = self.flat.read_buffers(), self.flat.params.clone()
         self.differences: list[str] = []
-        self.shown = dict(setup.trials) if self.flat.params.device.type == "cpu" else {}
+        self.shown = dict(setup.probes) if self.flat.params.device.type == "cpu" else {}
         self.batches: list[list[Batch]] = []  # two of each of two clients
         self.at: dict[tuple[int, int], Tensor] = {}  # (client, step) -> the parameters of these steps
         self.row = self.parameters[:0]  # the gradient of the first step of the first client
@@ -80,8 +80,8 @@ class StepTrials:
         """The cut of a split model, with its traffic; None if the algorithm does not split models."""
         if self.algorithm.cut is None:
             return None
-        with self._trial():
-            batch, flat = self.train.batch(self.setup.trial), self.flat
+        with self._probe():
+            batch, flat = self.train.batch(self.setup.probe_samples), self.flat
             loss = partial(self.loop.loss, batch.content)
             return Cut.after(self.algorithm.cut, flat.module, flat.parameters, loss, batch.size)
 
@@ -98,26 +98,26 @@ class StepTrials:
     def _operations(self) -> float:
         """The multiplications and additions of a step of the largest batch; infinite if they cannot be counted."""
         try:
-            with self._trial(), FlopCounterMode(display=False) as counter:
-                self.loop.reference(self.train.batch(self.setup.trial).content)
+            with self._probe(), FlopCounterMode(display=False) as counter:
+                self.loop.reference(self.train.batch(self.setup.probe_samples).content)
         except Exception:
             return math.inf
-        return float(counter.get_total_flops()) * self.setup.batch_size / len(self.setup.trial)
+        return float(counter.get_total_flops()) * self.setup.batch_size / len(self.setup.probe_samples)
 
     def step_bytes(self) -> int:
         """The memory that one step of the largest batch allocates on the GPU, beside parameters and data."""
-        samples, device = np.resize(self.setup.trial, self.setup.batch_size), self.flat.params.device
-        with self._trial():
+        samples, device = np.resize(self.setup.probe_samples, self.setup.batch_size), self.flat.params.device
+        with self._probe():
             before = torch.cuda.memory_allocated(device)
             torch.cuda.reset_peak_memory_stats(device)
             self.loop.gradients(self.flat.params[None], [self.train.batch(samples)], lambda c: 0)
             return torch.cuda.max_memory_allocated(device) - before
 
-    def _once(self, kind: str, trial: Callable[[], T]) -> T:
-        """The result of a kind of trial, which is made if the check has not made it."""
+    def _once(self, kind: str, probe: Callable[[], T]) -> T:
+        """The result of a kind of probe, which is made if the check has not made it."""
         if kind not in self.shown:
             before = len(self.differences)
-            result = trial()
+            result = probe()
             self.shown[kind] = result, self.differences[before:]
         else:
             result, lines = self.shown[kind]
@@ -140,7 +140,7 @@ class StepTrials:
             self.differences.append(error.text)
             return False
         finally:
-            self.loop.t, self.loop.schedule = 0, Schedule()
+            self.loop.t, self.loop.schedule = 0, ProofSchedule()
         return True
 
     def vectorized(self) -> VectorizedOracle | str:
@@ -164,8 +164,8 @@ class StepTrials:
         return form if isinstance(form, str) else self._oracle(*form)
 
     def _large_samples(self) -> str | None:
-        with self._trial():
-            one, two = (self.train.batch(self.setup.trial[:count]).content for count in (1, 2))
+        with self._probe():
+            one, two = (self.train.batch(self.setup.probe_samples[:count]).content for count in (1, 2))
             return large_samples(self.flat, self.loop.loss, one, two)
 
     @property
@@ -224,10 +224,10 @@ class StepTrials:
         """
         self._prepare()
         for order, steps in [*((order, {0: 0, 1: 1}) for order in orders), *((orders[0], {0: t}) for t in numbers)]:
-            with self._trial():
+            with self._probe():
                 oracle.write_buffers(self.buffers.expand(len(order), -1))
                 for k, t in steps.items():
-                    oracle.t, oracle.schedule = t, Schedule()
+                    oracle.t, oracle.schedule = t, ProofSchedule()
                     x = torch.stack([self.at[client, k] for client in order])
                     oracle.gradients(x, [self.batches[client][k] for client in order], lambda c, k=k: k)  # type: ignore
 
@@ -243,7 +243,7 @@ class StepTrials:
         self._prepare()
 
         def row(gradients: Callable[[Tensor], Tensor]) -> Tensor:
-            with self._trial() as log:
+            with self._probe() as log:
                 seed_everything(0)
                 self.flat.load(self.at[0, 0])
                 out = gradients(SCALE * self.loop.loss(copy.deepcopy(self.batches[0][0].content)))
@@ -282,12 +282,12 @@ class StepTrials:
                     self.at[client, k], x = x, x - self.setup.rule.lr * found.row
             self.row = first[0, 0].row
         except Exception as error:
-            return f"fails in a trial step ({headline(error)})"
+            return f"fails in a probe step ({headline(error)})"
         return None
 
     def _step(self, client: int, k: int, x: Tensor) -> Outcome | str:
         """The outcome of a step by the reference at x [d], or what it does besides."""
-        with self._trial() as log:
+        with self._probe() as log:
             seed_everything(k)
             self.flat.load(x)
             module, before = self.flat.module, StepState.of(self.flat.module)
@@ -308,7 +308,7 @@ class StepTrials:
 
         No others, because a sample that fails, hangs or is not finite is the fault of its client alone.
         """
-        a, b = np.resize(self.setup.trial, 2)
+        a, b = np.resize(self.setup.probe_samples, 2)
         with private_randomness(keyed_int(self.setup.seed, "check")):
             more_a, more_b = (
                 Batch(self.train.batch(np.array(part)).content, len(part)) for part in ([a, b, a], [b, a, b])
@@ -316,8 +316,8 @@ class StepTrials:
         return [[more_a, more_b], [more_b, more_a]]
 
     @contextmanager
-    def _trial(self) -> Iterator[TrainingLog]:
-        """A context for one trial, in training mode and with private random generators; gives what the trial logs."""
+    def _probe(self) -> Iterator[TrainingLog]:
+        """A context for one probe, in training mode and with private random generators; gives what the probe logs."""
         self.flat.module.train()
         try:
             seed = keyed_int(self.setup.seed, "check")
