@@ -76,12 +76,13 @@ class AccumulatedOracle(Oracle):
         (step,) = batches
         if not isinstance(step, StepBatches):  # all samples of the client, for methods with full gradients
             return self.oracle.gradients(x, batches, seeds)
-        loss, g = x.new_zeros(1), x.new_zeros(x.shape)
+        loss, g, missing = x.new_zeros(1), x.new_zeros(x.shape), list[frozenset[int]]()
         for k, batch in enumerate(step.parts):
             self.oracle.t = step.first + k
             of_batch, row = self.oracle.gradients(x, [batch], lambda c, k=k: keyed_int(seeds(c), "accumulate", k))  # type: ignore[misc]
             loss = loss + of_batch * (batch.size / step.size)
             g.add_(row, alpha=batch.size / step.size)
+            missing.append(self.oracle.without_gradient)
             self.after_batch()
-        self.oracle.t = 0
+        self.oracle.t, self.oracle.without_gradient = 0, frozenset.intersection(*missing)
         return loss, g

@@ -1,6 +1,7 @@
 """The buffers of C clients, and their vectorised call, one of whose clients is compared with the reference step."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -10,7 +11,7 @@ from raylfl.core.flat import FlatModule, same_entries
 from raylfl.core.oracle import seed_everything
 from raylfl.core.reference import ReferenceStep
 from raylfl.replay.innermost.step import Innermost
-from raylfl.replay.proof import Outcome, compare
+from raylfl.replay.proof import Outcome, compare, same_bits
 from raylfl.replay.step_log import StepLog
 
 Rows = slice | list[int]  # positions of clients in the cohort
@@ -109,15 +110,8 @@ def compare_client(
     log: receives what the reference logs. t: the number of the local step. again: gives the call at other parameters
     [C, d].
     """
-    flat = reference.flat
-    size = call.sizes[k] if len(call.sizes) else call.content[0].shape[1]
-    content, names = tuple(part[k][:size] for part in call.content), flat.buffer_names
-
-    def alone(x: Tensor) -> Outcome:
-        for b, value in zip(flat.buffers, call.buffers_before, strict=True):
-            b.copy_(value[k])
-        seed_everything(call.seed)
-        return reference.outcome(x, content, t, log)
+    flat, names = reference.flat, reference.flat.buffer_names
+    alone = partial(_alone, call, k, reference, log, t, call.seed)
 
     def together(x: Tensor) -> Outcome:
         rows = call.x.clone()
@@ -126,3 +120,18 @@ def compare_client(
 
     pieces = dict(zip(flat.names, flat.sizes, strict=True))
     return compare(alone, call.x[k], call.outcome(k, names), pieces, reference.eps, together)
+
+
+def seeds_itself(call: CohortCall, reference: ReferenceStep, log: StepLog, t: int) -> bool:
+    """Whether the reference step of the first client, which draws random numbers, has equal bits for two seeds."""
+    one, other = (_alone(call, 0, reference, log, t, seed, call.x[0]) for seed in (call.seed, call.seed + 1))
+    return same_bits(one.row, other.row) and same_bits(one.loss, other.loss)
+
+
+def _alone(call: CohortCall, k: int, reference: ReferenceStep, log: StepLog, t: int, seed: int, x: Tensor) -> Outcome:
+    """The outcome of the reference step of client k of a call at the parameters x [d], with this seed."""
+    size = call.sizes[k] if len(call.sizes) else call.content[0].shape[1]
+    for b, value in zip(reference.flat.buffers, call.buffers_before, strict=True):
+        b.copy_(value[k])
+    seed_everything(seed)
+    return reference.outcome(x, tuple(part[k][:size] for part in call.content), t, log)

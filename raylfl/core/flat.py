@@ -1,13 +1,19 @@
 """A module's trainable parameters as views into one vector [d], with which server steps compute."""
 
+import copy
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from raylfl.core.buffers import Packing, travelling
 from raylfl.errors import BadConfig
+from raylfl.replay.effects import storage_of
+
+OF_TORCH = frozenset(vars(nn.Module()))  # attributes that torch itself keeps in a module
 
 
 def in_channels_last(images: Tensor) -> Tensor:
@@ -36,6 +42,8 @@ class FlatModule:
     names of the buffers that travel; None: those that `travelling` gives.
     """
 
+    without_gradient: frozenset[int] = frozenset()
+    """The numbers of the parameters that have no gradient (None) in the newest step: its row has zeros for them."""
     processes = 1  # that hold the module
     closed = False  # whether the other processes were ended, so that the module cannot be used any more
 
@@ -47,6 +55,7 @@ class FlatModule:
         channels_last: bool = False,
         travels: Sequence[str] | None = None,
     ):
+        refuse_shared_memory(module)
         self.module = convert_module(module, dtype, device)
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         if not named:
@@ -57,11 +66,13 @@ class FlatModule:
                     f"model {type(module).__name__}: its parameter {name} is complex, but parameters travel as real "
                     "numbers: store torch.view_as_real(w), and use torch.view_as_complex(self.w) in the forward pass"
                 )
+        self._frozen = [(name, p) for name, p in module.named_parameters() if not p.requires_grad]
         self.names = [name for name, _ in named]
         self.parameters = [p for _, p in named]
         self.shapes = [p.shape for p in self.parameters]
         self.sizes = [p.numel() for p in self.parameters]
         self._copies: list[tuple[Tensor, Tensor]] = []  # (a weight in another memory order, its place in params)
+        self._weights: list[Tensor] = []  # the memory of each parameter: its place in params, or the copy
         self.params = self._vector(channels_last)
         for part in module.modules():
             if isinstance(part, (nn.Embedding, nn.EmbeddingBag)):
@@ -75,7 +86,13 @@ class FlatModule:
         ] = []  # name, dict, key in it, buffer
         for name, buffer in module.named_buffers():
             path, _, key = name.rpartition(".")
-            self._buffer_entries.append((name, module.get_submodule(path)._buffers, key, buffer))
+            owner: Any = module.get_submodule(path)._buffers
+            if not isinstance(owner, dict):
+                raise BadConfig(
+                    f"model {type(module).__name__}: its buffer {name} is in a scripted module, which keeps it out of "
+                    "reach: use the module that torch.jit.script was given"
+                )
+            self._buffer_entries.append((name, owner, key, buffer))
         names = travelling(module) if travels is None else travels
         self.sent = [name in names for name, *_ in self._buffer_entries]
         self.packing = Packing(
@@ -84,15 +101,20 @@ class FlatModule:
             self.params,
         )
         self._initial = [b.detach().clone() for b in self.buffers]
-        self._owners = [(part._buffers, dict(part._buffers)) for part in module.modules()]
+        tables: list[Any] = [part._buffers for part in module.modules()]  # a scripted module's is no dict, and fixed
+        self._owners = [(table, dict(table)) for table in tables if isinstance(table, dict)]
 
     def _vector(self, channels_last: bool) -> Tensor:
         """The vector [d] of the parameters, which become views of it."""
         params = torch.cat([p.detach().reshape(-1) for p in self.parameters])
+        starts = [0, *itertools.accumulate(self.sizes)]
+        for tensor, k, offset in views_in_attributes(self.module, self.parameters):
+            tensor.data = params.as_strided(tensor.shape, tensor.stride(), starts[k] + offset)
         for p, view in zip(self.parameters, self.views(params), strict=True):
             p.data = in_channels_last(view) if channels_last and view.ndim == 4 else view
             if p.data_ptr() != view.data_ptr():
                 self._copies.append((p.data, view))
+            self._weights.append(p.data)
         return params
 
     @property
@@ -106,8 +128,26 @@ class FlatModule:
         pieces = torch.split(vector, self.sizes, dim=-1)
         return [piece.reshape((*lead, *shape)) for piece, shape in zip(pieces, self.shapes, strict=True)]
 
+    def take_back(self) -> None:
+        """Makes the module's memory that of its parameters again, with the entries of what was assigned to `.data`.
+
+        Raises BadConfig for entries of another shape.
+        """
+        for k, (p, weight) in enumerate(zip(self.parameters, self._weights, strict=False)):  # a sharded one has none
+            if p.data_ptr() == weight.data_ptr() and p.stride() == weight.stride():
+                continue
+            if p.shape != weight.shape:
+                raise BadConfig(
+                    f"model {type(self.module).__name__}: its trained parameter {self.names[k]} of shape "
+                    f"{list(weight.shape)} got entries of shape {list(p.shape)} during the run"
+                )
+            entries = p.detach().clone()  # which may be in this memory
+            weight.copy_(entries)
+            p.data = weight
+
     def load(self, vector: Tensor) -> None:
         """Sets the module's parameters to this vector [d], by a copy unless the vector is `params` itself."""
+        self.take_back()
         if vector.data_ptr() != self.params.data_ptr():
             self.params.copy_(vector)
         for weight, view in self._copies:
@@ -116,19 +156,22 @@ class FlatModule:
     def store(self, vector: Tensor) -> None:
         """Sets the vector [d] to the module's parameters, which a step may have changed in place."""
         with torch.no_grad():
+            self.take_back()
             for weight, view in self._copies:
                 view.copy_(weight)
             if vector.data_ptr() != self.params.data_ptr():
                 vector.copy_(self.params)
 
     def trained_parameters(self) -> list[nn.Parameter]:
-        """The trained parameters; raises BadConfig if one of them was frozen during the run."""
-        for name, p in zip(self.names, self.parameters, strict=True):
-            if not p.requires_grad:
-                raise BadConfig(
-                    f"model {type(self.module).__name__}: its trained parameter {name} was frozen during the run; "
-                    "freeze it in __init__, or by model.trainable"
-                )
+        """The trained parameters; raises BadConfig if one of them was frozen during the run, or another one was not."""
+        frozen = next((n for n, p in zip(self.names, self.parameters, strict=True) if not p.requires_grad), None)
+        thawed = next((name for name, p in self._frozen if p.requires_grad), None)
+        if (name := frozen or thawed) is not None:
+            kind, state, how = ("trained", "frozen", "freeze") if frozen else ("frozen", "unfrozen", "train")
+            raise BadConfig(
+                f"model {type(self.module).__name__}: its {kind} parameter {name} was {state} during the run; "
+                f"{how} it in __init__, or by model.trainable"
+            )
         return self.parameters
 
     def backward(self, loss: Tensor, out: Tensor | None = None) -> Tensor:
@@ -137,11 +180,15 @@ class FlatModule:
         for p in parameters:
             p.grad = None
         loss.backward()
-        pieces = []
         with torch.no_grad():
+            gradients = [p.grad for p in parameters]
+            pieces = [
+                torch.zeros_like(p) if g is None else g.to_dense() if g.is_sparse else g
+                for p, g in zip(parameters, gradients, strict=True)
+            ]
             for p in parameters:
-                g, p.grad = p.grad, None
-                pieces.append(torch.zeros_like(p) if g is None else g.to_dense() if g.is_sparse else g)
+                p.grad = None
+            self.without_gradient = frozenset(k for k, g in enumerate(gradients) if g is None)
             return self._joined(pieces, out)
 
     def _joined(self, pieces: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
@@ -214,8 +261,12 @@ class FlatModule:
             buffer.copy_(next(sent)[0] if travels and vector is not None else initial)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """A copy of the module's state_dict on the CPU."""
-        return {name: tensor.detach().to("cpu", copy=True) for name, tensor in self.module.state_dict().items()}
+        """A copy of the module's state_dict on the CPU; what is no tensor (`get_extra_state`) is copied deeply."""
+        entries: dict[str, Any] = self.module.state_dict()
+        return {
+            name: value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else copy.deepcopy(value)
+            for name, value in entries.items()
+        }
 
     def close(self) -> None:
         """Ends the other processes that hold parts of the module."""
@@ -228,6 +279,53 @@ class FlatModule:
             if not sent and (now is None or now.shape != initial.shape or not same_entries(now, initial)):
                 names.append(name)
         return names
+
+
+def refuse_shared_memory(module: nn.Module) -> None:
+    """Raises BadConfig if a trained parameter shares memory with another parameter or a buffer.
+
+    In a run each of them has its own entries. One parameter under two names is one parameter.
+    """
+    trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+    others: dict[str, Tensor] = {f"parameter {n}": p for n, p in module.named_parameters() if not p.requires_grad}
+    others |= {f"buffer {name}": b for name, b in module.named_buffers()}
+    for k, (name, p) in enumerate(trained):
+        for other, tensor in ({f"parameter {name}": p for name, p in trained[:k]} | others).items():
+            if overlap(p, tensor):
+                raise BadConfig(
+                    f"model {type(module).__name__}: its trained parameter {name} shares memory with its {other}, "
+                    "which would be lost: share the parameter itself (self.b.weight = self.a.weight), or compute the "
+                    "other one from it in each forward pass (self.a.weight.t(), self.a.weight.detach())"
+                )
+
+
+def overlap(a: Tensor, b: Tensor) -> bool:
+    """Whether the entries of two tensors lie in overlapping parts of one memory."""
+    if not storage_of(a) or storage_of(a) != storage_of(b) or not (a.numel() and b.numel()):
+        return False
+    first, second = (
+        range(
+            start := t.storage_offset(), start + 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
+        )
+        for t in (a, b)
+    )  # in entries: both have one dtype, or other ones are assumed to overlap
+    return a.dtype != b.dtype or (first.start < second.stop and second.start < first.stop)
+
+
+def views_in_attributes(module: nn.Module, parameters: Sequence[Tensor]) -> list[tuple[Tensor, int, int]]:
+    """The tensors in attributes of a module's parts that are views of one of these contiguous parameters.
+
+    Returns (the view, number of the parameter, offset of the view's first entry in it).
+    """
+    known, found = set(map(id, module.parameters())), list[tuple[Tensor, int, int]]()
+    values = [value for part in module.modules() for name, value in vars(part).items() if name not in OF_TORCH]
+    for tensor in tree_leaves(values):
+        if not isinstance(tensor, Tensor) or id(tensor) in known or tensor.requires_grad:
+            continue
+        for k, p in enumerate(parameters):
+            if p.is_contiguous() and p.dtype == tensor.dtype and overlap(p, tensor):
+                found.append((tensor, k, int(tensor.storage_offset() - p.storage_offset())))
+    return found
 
 
 def same_entries(a: Tensor, b: Tensor) -> bool:

@@ -326,6 +326,7 @@ class LaneSteps:
             apart = max(map(far, reference, self._state(rows)), default=0.0)
             if apart == 0.0:
                 kind.compared[rows.start] += 1
+                self.schedule.proved(step.key, step.t)
                 return
             difference = f"by {describe(apart)}"
         self._restore(rows, reference)

@@ -77,6 +77,8 @@ class Oracle(ABC):
     workspace is new memory."""
     t = 0
     """The number of the present local step, which `training_step` gets as `batch_idx`."""
+    without_gradient: frozenset[int] = frozenset()
+    """As in `FlatModule`; always empty for several clients at once."""
 
     def __init__(self) -> None:
         self.ways: Counter[GradientMode] = Counter()
@@ -146,6 +148,14 @@ class LoopOracle(Oracle):
     def width(self) -> int:
         return self.flat.width
 
+    @property
+    def without_gradient(self) -> frozenset[int]:
+        return self.flat.without_gradient
+
+    @without_gradient.setter
+    def without_gradient(self, numbers: frozenset[int]) -> None:
+        self.flat.without_gradient = numbers
+
     def evaluating(self) -> AbstractContextManager[object]:
         """A context in which the module's network is evaluated in the same memory order as in local steps."""
         return nullcontext() if self.innermost is None else self.innermost.evaluating()
@@ -195,12 +205,14 @@ class LoopOracle(Oracle):
             loss = step.gradients(content, self.flat.parameters, self.flat.views(row))
             if self.schedule.due(step, self.t):
                 self._prove(content, Outcome(loss, row), step)
+                self.schedule.proved(step, self.t)
             return loss, row
         program = self.steps.program(content, self.t)
         if not batch.random:
             seed_for(program, seed)
         if program is not None:
             self.ways[self._mode(REPLAYED)] += 1
+            self.without_gradient = program.without_gradient
             return self.steps.replay(program, content)
         taken = self.steps.take(content, self.t)
         self.flat.store(x)

@@ -42,11 +42,12 @@ class Slot:
     def used(self) -> Iterator[None]:
         """A context in which the module's parameters and buffers are those of the slot."""
         flat = self.flat
-        module_memory = flat.params, flat._copies, flat.buffers, flat._buffer_entries
+        module_memory = flat.params, flat._copies, flat._weights, flat.buffers, flat._buffer_entries
         weights = [p.data for p in flat.parameters]
         try:
             self._set(self.weights)
-            flat.params, flat._copies, flat.buffers = self.params, self.copies, self.buffers
+            flat.params, flat._copies, flat._weights = self.params, self.copies, self.weights
+            flat.buffers = self.buffers
             flat._buffer_entries = [
                 (name, owner, key, buffer)
                 for (name, owner, key, _), buffer in zip(flat._buffer_entries, self.buffers, strict=True)
@@ -56,7 +57,7 @@ class Slot:
             yield
         finally:
             self._set(weights)
-            flat.params, flat._copies, flat.buffers, flat._buffer_entries = module_memory
+            flat.params, flat._copies, flat._weights, flat.buffers, flat._buffer_entries = module_memory
             for _, owner, key, buffer in flat._buffer_entries:
                 owner[key] = buffer
 

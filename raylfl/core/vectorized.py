@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from raylfl.core.batches import fill_up, stack_batches
-from raylfl.core.cohort import CohortBuffers, CohortCall, Rows, compare_client
+from raylfl.core.cohort import CohortBuffers, CohortCall, Rows, compare_client, seeds_itself
 from raylfl.core.flat import FlatModule, copy_together
 from raylfl.core.oracle import Batch, GradientMode, Oracle, private_randomness, seed_everything, seed_for
 from raylfl.core.reference import ReferenceStep, loss_of
@@ -219,7 +219,8 @@ class VectorizedOracle(Oracle):
         args = (x.detach(), buffers, content)
         self.rows.sink = None if self.log.sink is None else self._log_replay
         # under vmap `training_step` itself reads its number, so that its results need no comparison at each number
-        due = self.schedule.due(content[0].shape[1:2], self.t if self.cohort_losses else 0)
+        kind = content[0].shape[1:2], self.t if self.cohort_losses else 0
+        due = self.schedule.due(*kind)
         buffers_before = [b.clone() for b in buffers] if due else []
         content_before = tuple(part.clone() for part in content) if due else ()  # the step may change it in place
         program = self.steps.program(args, self.t)
@@ -233,6 +234,7 @@ class VectorizedOracle(Oracle):
         if due:
             call = CohortCall(x, content_before, buffers_before, seed(), losses, g, buffers, self.log.values)
             self._prove(call, draws=not all(map(torch.equal, generators, self._generators())))
+            self.schedule.proved(*kind)
         if self.must_record:
             self.steps.must_be_possible()
         self.ways[self._mode(program is not None)] += len(batches)
@@ -303,8 +305,10 @@ class VectorizedOracle(Oracle):
         g = torch.empty_like(x)
         self.ways[DENSE] += len(x)
         losses = step.gradients(content, self.flat.views(x), self.flat.views(g))
-        if self.schedule.due((DENSE, len(sizes) > 0, content[0].shape[1]), self.t):
+        kind = (DENSE, len(sizes) > 0, content[0].shape[1]), self.t
+        if self.schedule.due(*kind):
             self._prove(CohortCall(x, content, [], seeds(0), losses, g, [], {}, sizes, step))
+            self.schedule.proved(*kind)
         return losses, g
 
     def _prove(self, call: CohortCall, draws: bool = False) -> None:
@@ -319,10 +323,17 @@ class VectorizedOracle(Oracle):
         forward = self.forward
         with self.reference.aside(self.log):
             try:
-                if draws and (self.cohort_losses or self.flat.params.device.type != "cpu"):
+                quiet = draws and (self.cohort_losses or self.flat.params.device.type != "cpu")
+                if quiet:
                     self.flat.module.eval()
                 if draws:
                     call, pair = self._with_the_same_numbers(call, pair), list(range(len(pair)))
+                    if not quiet and seeds_itself(call, self.reference, self.log, self.t):
+                        raise Diverged(
+                            f"{type(self.flat.module).__name__}.training_step draws the same random numbers for every "
+                            "seed, as it seeds the generators itself, but other ones in a call for several clients",
+                            "runtime.vectorize=never",
+                        )
                 for k in pair:
                     differs = compare_client(call, k, self.reference, self.log, self.t, self._again)
                     if differs is not None:

@@ -20,18 +20,18 @@ from raylfl.replay.proof import Outcome, same_bits
 
 LARGEST = 10_000  # entries; a larger array is compared by its identity
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}  # by bytes of an entry
-BY_IDENTITY = (nn.Module, type, FunctionType, ModuleType)
+BY_IDENTITY = (type, FunctionType, ModuleType)
 
 
 def attributes_of(module: nn.Module) -> dict[str, Any]:
     """The Python state of a module as path -> fingerprint; two fingerprints are equal if nothing has changed.
 
-    The fingerprint of an attribute is its pickle, in which tensors, modules, functions and classes stand for
-    themselves. A tensor counts as changed if it was replaced or has other bits; parameters and buffers may be written
-    to, and parts may change their training mode. An iterator is never equal to itself, because it cannot be read.
+    The fingerprint of an attribute is its pickle, in which tensors, parts of the module, functions and classes stand
+    for themselves. A tensor counts as changed if it was replaced or has other bits; parameters and buffers may be
+    written to, and parts may change their training mode. An iterator is never equal to itself, as it cannot be read.
     """
     fingerprints: dict[str, Any] = {}
-    held = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
+    held = {id(value) for value in (*module.parameters(), *module.buffers(), *module.modules())}
     for path, part in module.named_modules():
         start = f"{path}." if path else ""
         for name, value in vars(part).items():
@@ -43,7 +43,7 @@ def attributes_of(module: nn.Module) -> dict[str, Any]:
 
 
 def fingerprint(value: Any, held: set[int]) -> Any:
-    """A value that is equal for an unchanged object; held: ids of tensors that may be written to."""
+    """A value that is equal for an unchanged object; held: ids of tensors that may be written to, and of modules."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if type(value) in (dict, OrderedDict, list, set, tuple) and not value:
@@ -67,8 +67,9 @@ class _Pickler(pickle.Pickler):
         if isinstance(value, Tensor):
             return id(value), None if id(value) in self.held else checksum(value)
         large = isinstance(value, np.ndarray) and value.size > LARGEST
-        by_identity = isinstance(value, BY_IDENTITY) or type(value).__module__.startswith("raylfl.")
-        return id(value) if large or by_identity else None
+        fixed = id(value) in self.held or isinstance(value, BY_IDENTITY) or type(value).__module__.startswith("raylfl.")
+        metric = isinstance(value, nn.Module) and resettable(value)  # begins anew for each client
+        return id(value) if large or fixed or metric else None
 
     def reducer_override(self, value: Any) -> Any:
         if hasattr(value, "__next__"):
@@ -80,6 +81,11 @@ class _Pickler(pickle.Pickler):
         except Exception:  # a lock, a file, a class of its own rules
             state = getattr(value, "__dict__", None)
             return (int, (id(value),)) if not state else (tuple, ([id(value)],), None, iter(list(state.items())))
+
+
+def resettable(part: Any) -> bool:
+    """Whether a part of a module has the interface of torchmetrics: `update`, `compute` and `reset`."""
+    return all(hasattr(part, name) for name in ("update", "compute", "reset"))
 
 
 def checksum(tensor: Tensor) -> int:

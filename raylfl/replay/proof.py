@@ -55,27 +55,31 @@ class ProofSchedule:
     """The schedule of comparisons of a form of the step with the reference.
 
     A step is compared if it is the first of its kind and number, if it is use number 1, 2, 4, ... of its kind, or after
-    evaluation number 1, 2, 4, ..., whose user code may change what a step reads.
+    evaluation number 1, 2, 4, ..., whose user code may change what a step reads. A comparison that an error prevents
+    remains due.
     """
 
     def __init__(self) -> None:
         self.uses, self.evaluations, self.comparisons = Counter[object](), 0, 0
         self._compared: set[tuple[object, int]] = set()
-        self._doubted = False
+        self._waiting = False  # for a comparison, whatever the step
 
     def doubt(self) -> None:
         """Called before an evaluation."""
         self.evaluations += 1
-        self._doubted |= power_of_two(self.evaluations)
+        self._waiting |= power_of_two(self.evaluations)
 
     def due(self, kind: object, t: int) -> bool:
         """Whether this use is to be compared. kind: of the batches; t: the number of the local step."""
         self.uses[kind] += 1
-        due = self._doubted or (kind, t) not in self._compared or power_of_two(self.uses[kind])
+        self._waiting |= (kind, t) not in self._compared or power_of_two(self.uses[kind])
+        self.comparisons += self._waiting
+        return self._waiting
+
+    def proved(self, kind: object, t: int) -> None:
+        """Called after a comparison without a difference; arguments as in `due`."""
         self._compared.add((kind, t))
-        self._doubted = False
-        self.comparisons += due
-        return due
+        self._waiting = False
 
 
 def power_of_two(number: int) -> bool:
@@ -233,7 +237,9 @@ def compare(
     """
     if difference(step(x), other, pieces, eps) is None:
         return None
-    again = form if form is not None and same_bits(form(x).row, other.row) else None
+    repeated = form(x) if form is not None else None
+    steady_form = repeated is not None and same_bits(repeated.row, other.row) and same_bits(repeated.loss, other.loss)
+    again = form if steady_form else None
 
     def differs_at(point: Tensor, other: Outcome) -> str | None:
         reference = step(point)

@@ -165,17 +165,33 @@ def test_a_switch_between_the_rounding_errors_of_two_right_forms_is_no_differenc
 
 def test_a_form_is_compared_at_powers_of_two_at_new_numbers_and_after_evaluations():
     schedule = ProofSchedule()
-    assert [k for k in range(1, 70) if schedule.due("kind", 0)] == [1, 2, 4, 8, 16, 32, 64]
-    assert [schedule.due("kind", t) for t in (0, 5, 5, 0)] == [False, True, False, False]
-    assert schedule.due("other", 0)
+
+    def compared(kind, t):
+        due = schedule.due(kind, t)
+        if due:
+            schedule.proved(kind, t)
+        return due
+
+    assert [k for k in range(1, 70) if compared("kind", 0)] == [1, 2, 4, 8, 16, 32, 64]
+    assert [compared("kind", t) for t in (0, 5, 5, 0)] == [False, True, False, False]
+    assert compared("other", 0)
     found = []
     for evaluation in range(1, 10):
         schedule.doubt()
-        if schedule.due("kind", 0):
+        if compared("kind", 0):
             found.append(evaluation)
-        assert not schedule.due("kind", 0)
+        assert not compared("kind", 0)
     assert found == [1, 2, 4, 8]
     assert schedule.comparisons == 7 + 1 + 1 + 4
+
+
+def test_a_comparison_that_an_error_prevents_remains_due():
+    schedule = ProofSchedule()
+    assert [schedule.due("kind", t) for t in (0, 0, 3)] == [True, True, True]  # none of them was made
+    schedule.proved("kind", 3)
+    assert schedule.due("kind", 3)  # use number 4
+    schedule.proved("kind", 3)
+    assert [schedule.due("kind", t) for t in (3, 3, 0)] == [False, False, True]
 
 
 def test_a_difference_survives_pickling_with_its_place():

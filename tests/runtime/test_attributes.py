@@ -12,8 +12,8 @@ from torch import nn
 from torchmetrics import MeanMetric, MetricCollection
 
 from raylfl.core.flat import FlatModule
-from raylfl.replay.effects import checksum
-from raylfl.runtime.workers.attributes import Attributes, resettable
+from raylfl.replay.effects import checksum, resettable
+from raylfl.runtime.workers.attributes import Attributes
 
 
 class Part(nn.Module):

@@ -98,7 +98,7 @@ class InnermostSteps:
             if not same or torch.is_grad_enabled() or not step.fits(x) or x.dtype != self.parameters[0].dtype:
                 return own()
             output = step.outputs(x, self.parameters)
-            return self._proved(output, own()) if self.schedule.due(x.shape, 0) else output
+            return self._proved(x, output, own()) if self.schedule.due(x.shape, 0) else output
 
         network.forward = MethodType(forward, network)  # type: ignore[method-assign] # a copy gets a method of its own
         try:
@@ -106,12 +106,13 @@ class InnermostSteps:
         finally:
             del network.forward
 
-    def _proved(self, output: Tensor, expected: Tensor) -> Tensor:
-        """`output` if it equals the network's own outputs `expected`; otherwise these, and no further translated calls.
+    def _proved(self, x: Tensor, output: Tensor, expected: Tensor) -> Tensor:
+        """`output`, of inputs x, if it equals the network's `expected`; otherwise that, and no more translated calls.
 
         Raises Diverged if translated calls have been used before.
         """
         if is_within(expected, output, torch.finfo(output.dtype).eps, 0.0):
+            self.schedule.proved(x.shape, 0)
             return output
         name, apart = type(self.module).__name__, describe(far(expected, output))
         text = f"{name} has other outputs in batch-last layout in evaluations: they differ by {apart}"

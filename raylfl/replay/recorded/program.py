@@ -21,7 +21,7 @@ class Program:
     """A compiled training step: a call writes the gradient and returns the loss and the logged values.
 
     listing: the Python source. clients: the shape of the loss, () or (C,). draws: whether the step draws random numbers
-    from torch's generators. logs: whether it calls `self.log`.
+    from torch's generators. logs: whether it calls `self.log`. without_gradient: as in `FlatModule`.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class Program:
         self.listing, namespace = Source(plan, sizes, direct, faster=arena is not None).write()
         self._function = compile_source(self.listing, namespace)
         self.logs, self.clients = bool(recording.logged), recording.geometry[recording.loss].shape
+        self.without_gradient = frozenset(k for k, number in enumerate(recording.gradients) if number is None)
 
     def __call__(self, leaves: Sequence[Tensor], row: Tensor | None = None) -> tuple[Tensor, ...]:
         """Runs the step and returns (loss, logged values...); buffers and modes change as in the step itself.

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from raylfl.core.flat import OF_TORCH
 from raylfl.errors import is_own
-from raylfl.replay.effects import checksum, storage_of
+from raylfl.replay.effects import checksum, resettable, storage_of
 
-TORCH = frozenset(vars(nn.Module()))  # attributes that torch itself keeps in a module
 SET_BY_TASKS = ("_parameters", "_buffers")
 GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
 LARGEST = 100_000  # entries; a larger container or array is not restored
@@ -52,16 +52,7 @@ class Attributes:
         self._containers: list[tuple[Any, Any, Any]] = []  # (live, snapshot, built-in class)
         self._tensors: list[tuple[str, Tensor]] = [(n, p) for n, p in module.named_parameters() if not p.requires_grad]
         self.generators: list[str] = []  # names of random generators, whose state is not restored
-        inside = {id(part) for metric in self._metrics for part in metric.modules()}
-        waiting: list[tuple[str, Any]] = []
-        for path, part in module.named_modules():
-            if id(part) not in inside:
-                values = vars(part)
-                attributes = {name: value for name, value in values.items() if name not in TORCH}
-                self._parts.append((values, attributes, len(attributes) + len(TORCH)))
-                waiting += [(f"{path}.{name}".lstrip("."), value) for name, value in attributes.items()]
-                hooks = [values[name] for name in TORCH - set(SET_BY_TASKS) if isinstance(values.get(name), dict)]
-                self._containers += [_entry(table) for table in hooks]
+        waiting = self._store_parts(module)
         trained = (p for p in module.parameters() if p.requires_grad)
         set_by_tasks = set(map(storage_of, (*trained, *module.buffers())))
         seen = set(map(id, module.modules()))
@@ -75,12 +66,30 @@ class Attributes:
             seen.add(id(value))
             if isinstance(value, GENERATORS):
                 self.generators.append(name)
-            elif isinstance(value, nn.Module):  # of no submodule
-                self._metrics += [value] if resettable(value) else []
+            elif isinstance(value, nn.Module):  # that is no part of the module, such as a teacher in a list
+                self._metrics += [part for part in value.modules() if resettable(part)]
+                tensors = [*value.named_parameters(), *value.named_buffers()]
+                self._tensors += [(f"{name}.{inner}", tensor) for inner, tensor in tensors]
+                waiting += [(f"{name}.{inner}", entry) for inner, entry in self._store_parts(value)]
+                seen |= set(map(id, value.modules()))
             else:
                 waiting += [(name, entry) for entry in self._store(value)]
         restored = {k: t for k, (_, t) in enumerate(self._tensors) if storage_of(t) not in set_by_tasks}
         self._sums = {k: checksum(tensor) for k, tensor in restored.items()}
+
+    def _store_parts(self, module: nn.Module) -> list[tuple[str, Any]]:
+        """Stores the attributes of a module and its parts, other than metric objects; returns (path, attribute)."""
+        inside = {id(part) for metric in self._metrics for part in metric.modules()}
+        found: list[tuple[str, Any]] = []
+        for path, part in module.named_modules():
+            if id(part) not in inside:
+                values = vars(part)
+                attributes = {name: value for name, value in values.items() if name not in OF_TORCH}
+                self._parts.append((values, attributes, len(attributes) + len(OF_TORCH)))
+                found += [(f"{path}.{name}".lstrip("."), value) for name, value in attributes.items()]
+                hooks = [values[name] for name in OF_TORCH - set(SET_BY_TASKS) if isinstance(values.get(name), dict)]
+                self._containers += [_entry(table) for table in hooks]
+        return found
 
     def _store(self, value: Any) -> list[Any]:
         """Stores what `restore` puts back of an object; returns the objects to which it refers."""
@@ -108,7 +117,7 @@ class Attributes:
         for now, before, count in self._parts:
             now.update(before)
             if len(now) > count:  # all names of the snapshot exist now: more names are new attributes
-                for name in now.keys() - before.keys() - TORCH:
+                for name in now.keys() - before.keys() - OF_TORCH:
                     del now[name]
         for container, entries, kind in self._containers:
             if entries or container:  # most are tables of hooks, and empty
@@ -130,11 +139,6 @@ class Attributes:
     def changed_tensors(self) -> list[str]:
         """Names of frozen parameters and tensors in attributes that were changed in place since the snapshot."""
         return list(dict.fromkeys(self._tensors[k][0] for k in sorted(self._first.keys() | self._changed())))
-
-
-def resettable(part: Any) -> bool:
-    """Whether a part of a module has the interface of torchmetrics: `update`, `compute` and `reset`."""
-    return all(hasattr(part, name) for name in ("update", "compute", "reset"))
 
 
 def _entry(container: Any) -> tuple[Any, Any, Any]:

@@ -37,8 +37,8 @@ class GradientHooks:
     def call(self, g: Tensor, optimizer: LocalOptimizer) -> None:
         """Calls the hooks with the gradient g [d] as `.grad` of the parameters; their changes are written into g."""
         parameters, views = self.flat.parameters, self.flat.views(g)
-        for p, own in zip(parameters, views, strict=True):
-            p.grad = own
+        for k, (p, own) in enumerate(zip(parameters, views, strict=True)):
+            p.grad = None if k in self.flat.without_gradient else own
         # without options, unless local steps use the module's optimizer
         shown = optimizer.optimizer if isinstance(optimizer, ModuleOptimizer) else Optimizer(parameters, {})
         for name, hook in self.hooks.items():
@@ -49,6 +49,8 @@ class GradientHooks:
             else:
                 how = None if self.clip_norm is None else "norm"
                 hook(shown, gradient_clip_val=self.clip_norm, gradient_clip_algorithm=how)
+        self.flat.take_back()
+        self.flat.without_gradient = frozenset(k for k, p in enumerate(parameters) if p.grad is None)
         for p, own in zip(parameters, views, strict=True):
             if p.grad is None:
                 own.zero_()

@@ -84,6 +84,7 @@ def innermost_step(steps: InnermostSteps, setup: WorkerSetup, recorder: Recorder
     """
     module, dtype = steps.module, next(steps.module.parameters()).dtype
     log, attributes = TrainingLog(StepLog(), 1), Attributes(module, make=partial(make_module, setup.model, setup.seed))
+    first = {p: p.detach().clone() for p in module.parameters()} if steps.possible else {}  # the step may change them
     try:
         module.train()
         with private_randomness(keyed_int(setup.seed, "check")), recorder.into(log):
@@ -92,6 +93,8 @@ def innermost_step(steps: InnermostSteps, setup: WorkerSetup, recorder: Recorder
         return None  # `check` reports the failure
     finally:
         attributes.restore()
+        for p, entries in first.items():
+            p.detach().copy_(entries)
     return step if not log.step.values else None
 
 

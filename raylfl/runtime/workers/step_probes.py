@@ -34,6 +34,7 @@ MOST_OPERATIONS = 50_000_000  # of a client's step with convolutions; more run f
 LARGEST_SAMPLE = 1000  # largest mean number of entries per sample in an operator's result, for the same reason
 ASSIGNED = "each client is assigned to a worker"
 CARRIED = "from client to client: results may depend on the number of workers"
+PARAMETER_HOOK = "a hook on a parameter"  # of no effect on the gradients of a comparison, as if it changes small ones
 CLIPPED = "its gradient does not grow with its loss, as where a hook clips it"
 METRIC = "logs a metric object"  # whose state is of one client
 SCALE = 2.0**20  # of a loss whose gradient a hook would clip
@@ -73,6 +74,8 @@ class StepProbes:
         self.effect: str | None = None if training.reason else self._once("effect", self._effect)
         if self.effect is not None:
             loop.innermost, loop.steps.refusal = None, loop.steps.refusal or self.effect
+        if loop.steps.refusal is None and any(p._post_accumulate_grad_hooks for p in self.flat.parameters):
+            loop.steps.refusal = f"has {PARAMETER_HOOK}, which torch.autograd.grad does not call"
         if loop.steps.refusal is None and not self._once("scaled", self._scaled).recorded:
             loop.steps.refusal = "has a gradient that torch.autograd.grad does not give (a hook, reentrant checkpoints)"
 
@@ -197,6 +200,8 @@ class StepProbes:
                 continue  # the same form as the next one
             try:
                 self._compare(oracle, ((0, 1), (1, 0)), NUMBERS if by_hand else ())
+                if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in self.flat.parameters):
+                    return self._alone(f"the model has {PARAMETER_HOOK}, which a vectorised call leaves out")
                 self.differences += [reason] * bool(reason)
                 return translated, by_hand
             except Diverged as error:
@@ -226,6 +231,8 @@ class StepProbes:
         for order, steps in [*((order, {0: 0, 1: 1}) for order in orders), *((orders[0], {0: t}) for t in numbers)]:
             with self._probe():
                 oracle.write_buffers(self.buffers.expand(len(order), -1))
+                if isinstance(oracle, VectorizedOracle):  # which is wrong if it reads the module's own parameters
+                    self.flat.load(self.flat.params.fill_(torch.nan))
                 for k, t in steps.items():
                     oracle.t, oracle.schedule = t, ProofSchedule()
                     x = torch.stack([self.at[client, k] for client in order])

@@ -178,7 +178,11 @@ class LocalObserver(Observer):
 
     def _call(self, name: str, *args: Any) -> Any:
         hook = self.training.hooks.get(name)
-        return hook(*args) if hook else None
+        if hook is None:
+            return None
+        returned = hook(*args)
+        self.training.flat.take_back()
+        return returned
 
     def begin(self) -> None:
         self.log.step.take()  # drops values logged by a full gradient before the first step

@@ -197,8 +197,7 @@ class Worker:
                     raise failure
                 return self._launch(task, broadcast, client_states).result()
             except Diverged as diverged:
-                clients = ", ".join(map(str, task.clients[:4])) + ", ..." * (len(task.clients) > 4)
-                raise diverged.at(f"round {task.round}, client {clients}: ") from None
+                raise diverged.at(_place(task)) from None
             except (BadConfig, RanksLost):
                 raise
             except Exception as error:
@@ -209,8 +208,20 @@ class Worker:
                     traceback.clear_frames(error.__traceback__)  # they hold tensors
                     self.free_memory()
             if len(task.clients) == 1:
+                if isinstance(self.forms.of(task), VectorizedOracle):
+                    self._refuse_vmap(task, broadcast, client_states, text)
                 return TaskResult(ClientReports.failed(task.clients, text))
         return self._in_halves(task, broadcast, client_states)
+
+    def _refuse_vmap(self, task: Task, broadcast: State, client_states: ClientStates, text: str) -> None:
+        """Raises Diverged if a client whose vectorised steps failed takes them by the reference. text: of the error."""
+        try:
+            self._launch(task, broadcast, client_states, self.loop).result()
+        except Exception:
+            return  # the fault of the client or of the user's code
+        name, reason = type(self.flat.module).__name__, text.strip().splitlines()[-1]
+        text = f"{name}.training_step fails in a vectorised call, but not by itself: {reason}"
+        raise Diverged(text, "runtime.vectorize=never", _place(task))
 
     def _in_halves(self, task: Task, broadcast: State, client_states: ClientStates) -> TaskResult:
         """The joined result of `run` for the two halves of a task, with uploads on the host."""
@@ -242,14 +253,16 @@ class Worker:
         )
 
     @exits_as_errors()
-    def _launch(self, task: Task, broadcast: State, client_states: ClientStates) -> Deferred[TaskResult]:
-        """Starts the work of a task; only the deferred result waits for the device."""
+    def _launch(
+        self, task: Task, broadcast: State, client_states: ClientStates, alone: LoopOracle | None = None
+    ) -> Deferred[TaskResult]:
+        """Starts the work of a task; only the deferred result waits for the device. alone: computes all gradients."""
         seed_everything(keyed_int(self.setup.seed, "user", task.round, *task.clients[:1]))
         if self.device.type != "cpu" and broadcast is not self._broadcast[0]:  # copied once for all tasks
             self._broadcast = broadcast, {k: to_device(v, self.device) for k, v in broadcast.items()}
         broadcast = dict(broadcast if self.device.type == "cpu" else self._broadcast[1])
         buffers = broadcast.pop(BUFFERS, self._initial_buffers)
-        states, oracle = self._states(client_states), self.forms.of(task)
+        states, oracle = self._states(client_states), alone or self.forms.of(task)
         rows = states.pop(BUFFERS, buffers.expand(len(task.clients), -1))
         oracle.write_buffers(rows)
         moments = states.pop(MOMENTS, broadcast.pop(MOMENTS, None))
@@ -384,3 +397,8 @@ class Worker:
         """The module's state_dict at these parameters [d] and buffers [b]."""
         self.measures.load({"x": x, BUFFERS: buffers})
         return self.flat.state_dict()
+
+
+def _place(task: Task) -> str:
+    clients = ", ".join(map(str, task.clients[:4])) + ", ..." * (len(task.clients) > 4)
+    return f"round {task.round}, client {clients}: "
