@@ -11,6 +11,11 @@ Assumes  server memory for one update [d] of every client received so far; equal
 
     client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
     server   B_i <- U_i for i in R, the other B_i stay;  x <- x - gamma (1/N) sum_i B_i
+
+`memory: gradients` is the form of the paper for a learning rate eta_r that changes with the round r (`lr_schedule`):
+B_i <- U_i / eta_r,  x <- x - gamma eta_r (1/N) sum_i B_i. A stale update then counts with the present rate; with
+`updates` it keeps that of its own round, so that absent clients count more as the rate falls. For a constant eta both
+are the same.
 """
 
 from dataclasses import dataclass
@@ -35,6 +40,8 @@ class MIFA(Algorithm):
 
     gamma: float = 1.0  # server lr
     init: Literal["zero", "all"] = "zero"  # all: every client is sampled in round 0, as in the paper
+    # of the last updates, or of these divided by eta (gradients: the paper, for rates that change with the round)
+    memory: Literal["updates", "gradients"] = "updates"
 
     keeps_memory: ClassVar[bool] = True
 
@@ -46,14 +53,16 @@ class MIFA(Algorithm):
 
     def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
         memory: Table = server["memory"]
-        rate = self.gamma / r.population.count
+        rate, updates = self.gamma / r.population.count, uploads["update"]
+        if self.memory == "gradients":
+            (updates,), rate = elementwise(lambda update: (update / r.lr,), updates), rate * r.lr
 
         def step(x: Tensor, total: Tensor, update: Tensor, old: Tensor) -> tuple[Tensor, Tensor]:
             total = total + tree_sum(update - old)
             return x - rate * total, total
 
-        x, total = elementwise(step, server["x"], server["total"], uploads["update"], memory.view(r.cohort))
-        memory.write(r.cohort, uploads["update"])
+        x, total = elementwise(step, server["x"], server["total"], updates, memory.view(r.cohort))
+        memory.write(r.cohort, updates)
         return {"x": x, "memory": memory, "total": total}, {"seen": float(len(memory))}
 
 

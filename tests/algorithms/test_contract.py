@@ -30,7 +30,7 @@ CHOICES: dict[str, list[dict[str, Any]]] = {  # beyond the defaults: each option
     "gradient_tracking": [{"order": "atc"}],
     "kgt": [{"gamma": 0.5}],
     "led": [{"lazy": False}, {"beta": 0.5}],
-    "mifa": [{"init": "all"}],
+    "mifa": [{"init": "all", "memory": "gradients"}],
     "nids": [{"lazy": False}],
     "optimal_sampling": [{"norms": "stale"}],
     "scaffnew": [{"p": 0.3}],

@@ -81,6 +81,7 @@ CASES = [
     Case("focus", {"gamma": 0.02}),
     Case("local_only"),
     Case("mifa", {"gamma": 0.7}),
+    Case("mifa", {"gamma": 0.7, "memory": "gradients"}),
     Case("optimal_sampling", {"norms": "stale", "gamma": 0.7}),
     Case("optimal_sampling", {"norms": "fresh"}),
     Case("scaffnew"),

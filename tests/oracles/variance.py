@@ -112,20 +112,21 @@ def scaffnew(run: Run, *, p: float | None = None) -> History:
     return history
 
 
-def mifa(run: Run, *, gamma: float = 1.0) -> History:
+def mifa(run: Run, *, gamma: float = 1.0, memory: str = "updates") -> History:
     """Gu 2021: B_i = U_i for i in R; x <- x - gamma (1/N) sum_j B_j. State: x [d], B_i [N, d], 0 at first.
 
-    The option `init: all` is a first round that records all clients.
+    The option `init: all` is a first round that records all clients. memory = "gradients" (Alg. 1, with eta_r):
+    B_i = U_i / eta_r; x <- x - gamma eta_r (1/N) sum_j B_j.
     """
     problem, rounds, x0, local = run
-    n, x, memory, history = problem.count, x0.copy(), np.zeros((problem.count, len(x0))), []
+    n, x, rows, history = problem.count, x0.copy(), np.zeros((problem.count, len(x0))), []
     for r in rounds:
         if r.arrived:
-            memory = memory.copy()
+            rows, scale = rows.copy(), r.lr if memory == "gradients" else 1.0
             for i, update in updates(problem, r, x, local).items():
-                memory[i] = update
-            x = x - gamma / n * add_up(memory)
-        history.append({"x": x, "B_i": memory})
+                rows[i] = update / scale
+            x = x - gamma * scale / n * add_up(rows)
+        history.append({"x": x, "B_i": rows})
     return history
 
 
