@@ -117,7 +117,7 @@ class Space:
         problems: list[str] = []
         for key, alternatives in content.items():
             try:
-                entries = alternatives if isinstance(alternatives, list) else [alternatives]
+                entries = alternatives if isinstance(alternatives, list) and alternatives else [alternatives]
                 keys[str(key)] = [Domain.parse(str(key), entry) for entry in entries]
             except BadConfig as error:
                 problems += error.problems

@@ -115,6 +115,7 @@ def test_loguniform_is_uniform_in_the_exponent_and_keeps_four_digits():
         ({"grd": [1]}, "unknown key space.local.lr.grd; did you mean space.local.lr.grid?"),
         ({"grid": [1], "choice": [2]}, "exactly one of"),
         (0.1, "one of grid, choice"),
+        ([], "space.local.lr=[], but must be one of grid, choice"),
         ({"uniform": [2, 1]}, "low < high"),
         ({"uniform": [1]}, "low < high"),
         ({"uniform": ["a", "b"]}, "low < high"),
