@@ -286,30 +286,37 @@ def refuse_shared_memory(module: nn.Module) -> None:
 
     In a run each of them has its own entries. One parameter under two names is one parameter.
     """
-    trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-    others: dict[str, Tensor] = {f"parameter {n}": p for n, p in module.named_parameters() if not p.requires_grad}
-    others |= {f"buffer {name}": b for name, b in module.named_buffers()}
-    for k, (name, p) in enumerate(trained):
-        for other, tensor in ({f"parameter {name}": p for name, p in trained[:k]} | others).items():
-            if overlap(p, tensor):
+    named: list[tuple[str, Tensor]] = [(f"parameter {name}", p) for name, p in module.named_parameters()]
+    earlier: dict[int, list[tuple[str, Tensor]]] = {}  # memory -> what is in it
+    named += [(f"buffer {name}", b) for name, b in module.named_buffers()]
+    for name, tensor in named:
+        before = earlier.setdefault(storage_of(tensor), [])
+        for other, held in before:
+            if (tensor.requires_grad or held.requires_grad) and overlap(tensor, held):
+                first, second = (name, other) if tensor.requires_grad else (other, name)
                 raise BadConfig(
-                    f"model {type(module).__name__}: its trained parameter {name} shares memory with its {other}, "
-                    "which would be lost: share the parameter itself (self.b.weight = self.a.weight), or compute the "
-                    "other one from it in each forward pass (self.a.weight.t(), self.a.weight.detach())"
+                    f"model {type(module).__name__}: its trained {first} shares memory with its {second}, which would "
+                    "be lost: share the parameter itself (self.b.weight = self.a.weight), or compute the other one "
+                    "from it in each forward pass (self.a.weight.t(), self.a.weight.detach())"
                 )
+        before.append((name, tensor))
 
 
 def overlap(a: Tensor, b: Tensor) -> bool:
-    """Whether the entries of two tensors lie in overlapping parts of one memory."""
+    """Whether two tensors have entries in common; tensors of two dtypes in one memory count as such."""
     if not storage_of(a) or storage_of(a) != storage_of(b) or not (a.numel() and b.numel()):
         return False
-    first, second = (
-        range(
-            start := t.storage_offset(), start + 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
-        )
-        for t in (a, b)
-    )  # in entries: both have one dtype, or other ones are assumed to overlap
-    return a.dtype != b.dtype or (first.start < second.stop and second.start < first.stop)
+    if a.dtype != b.dtype:
+        return True
+    spans = [1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) for t in (a, b)]
+    starts = [int(t.storage_offset()) for t in (a, b)]
+    if starts[0] >= starts[1] + spans[1] or starts[1] >= starts[0] + spans[0]:
+        return False
+    places = [
+        start + torch.arange(span).as_strided(t.shape, t.stride())  # columns of one matrix lie between each other
+        for t, start, span in zip((a, b), starts, spans, strict=True)
+    ]
+    return bool(torch.isin(*places).any())
 
 
 def views_in_attributes(module: nn.Module, parameters: Sequence[Tensor]) -> list[tuple[Tensor, int, int]]:

@@ -225,3 +225,17 @@ def test_a_complex_parameter_is_refused_by_its_name():
     module[0].register_parameter("spectrum", nn.Parameter(torch.ones(2, dtype=torch.complex64)))
     with pytest.raises(BadConfig, match=r"parameter 0.spectrum is complex.*view_as_real"):
         flat_of(module)
+
+
+def test_parts_of_one_tensor_are_parameters_of_their_own():
+    left, right = torch.arange(12.0).view(3, 4).chunk(2, dim=1)
+    module = nn.ParameterDict({"left": left, "right": right, "row": torch.ones(2)})
+    flat = FlatModule(module, torch.float32, torch.device("cpu"))
+    assert flat.params.tolist() == [0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11, 1, 1]
+
+
+def test_one_entry_in_common_is_refused():
+    memory = torch.zeros(8)
+    module = nn.ParameterDict({"first": memory[:5], "second": memory[4:]})
+    with pytest.raises(BadConfig, match="trained parameter second shares memory with its parameter first"):
+        FlatModule(module, torch.float32, torch.device("cpu"))
