@@ -112,7 +112,7 @@ class Links:
     def csv(self) -> str:
         """The content of edges.csv: a header, and one line per directed link."""
         rows = zip(self.ends.tolist(), self.messages.tolist(), self.floats.tolist(), strict=True)
-        # a number of floats may be a mean over clients, which need not be an integer
+        # in a run begun by an older version, a number of floats may be a mean over clients
         lines = (
             f"{end_name(a)},{end_name(b)},{messages},{int(floats) if floats.is_integer() else floats}\n"
             for (a, b), messages, floats in rows

@@ -38,28 +38,28 @@ class ExchangePattern(ABC):
         """The order in which the C = `count` clients of a cohort work, a permutation [C]; default: as sampled."""
         return np.arange(count)
 
-    def traffic(self, sampled: int, up: int, down: int) -> tuple[int, int, int]:
-        """The floats of a round with `sampled` clients: (from clients to the server, from there, between clients).
-
-        up, down: the numbers of floats of an upload and of a broadcast. A client of a sequence passes the model on.
-        """
-        source, target, _ = self.hops(sampled).T
-        sent, received = int((target < 0).sum()), int((source < 0).sum())
-        return sent * (down if self.sequential else up), received * down, (len(source) - sent - received) * down
-
     def hops(self, count: int) -> Ints:
-        """The M messages of a round with C = `count` clients as rows (from, to, client) [M, 3].
+        """The M messages with the model, for C = `count` clients, as rows (from, to, client) [M, 3].
 
         from, to: positions in the cohort, -1 for the server. client: the position of the client whose time includes
         the message.
         """
-        down, up = np.full((2, count, 3), -1)
-        down[:, 1] = down[:, 2] = up[:, 0] = up[:, 2] = np.arange(count)
-        return np.concatenate([down, up])
+        clients = np.arange(count)
+        return np.concatenate([from_server(clients), to_server(clients)])
 
     @abstractmethod
     def round_seconds(self, client_seconds: Floats) -> float:
         """The virtual seconds of a round, from the virtual seconds of each of its clients [C], C >= 1."""
+
+
+def from_server(clients: Ints) -> Ints:
+    """One message from the server to each of these positions in the cohort, in the form of `ExchangePattern.hops`."""
+    return np.column_stack([np.full_like(clients, -1), clients, clients])
+
+
+def to_server(clients: Ints) -> Ints:
+    """One message to the server from each of these positions in the cohort, in the form of `ExchangePattern.hops`."""
+    return from_server(clients)[:, [1, 0, 2]]
 
 
 class Star(ExchangePattern):

@@ -53,7 +53,7 @@ class Clock(Options):
 
         computation: the seconds of each client's local steps [C]. floats: the floats that each client sends and
         receives, [C] or one number for all; in a ring, a model that one client passes to the next counts once, at its
-        sender. pattern: determines whether clients work in parallel or in sequence. waits: the seconds for which each
+        receiver. pattern: determines whether clients work in parallel or in sequence. waits: the seconds for which each
         client waits for messages, [C] or one number for all.
         """
         if not len(computation):

@@ -101,7 +101,9 @@ def walk(overrides, config=POINTS):
 
 
 def rounds_of(config, overrides=(), **objects):
-    """A run in this process without check and files: its `params`, `metrics`, and `place`, where its server was.
+    """A run in this process without check and files: its `params`, `metrics`, `rows` (the rounds' clients), `links`.
+
+    `place` is where its server was.
 
     objects: a model or data class, as for `raylfl.run`.
     """
@@ -109,11 +111,13 @@ def rounds_of(config, overrides=(), **objects):
     backend = LocalBackend(experiment.setup)
     try:
         federation = Federation.of(experiment, backend)
-        metrics = [record.metrics | {"time/round": 0.0} for record in federation.rounds(experiment.world.rounds)]
+        records = list(federation.rounds(experiment.world.rounds))
         params = federation.collect().server["x"]
     finally:
         backend.close()
-    return SimpleNamespace(params=params, metrics=metrics, place=federation.dispatch.server_place)
+    metrics, rows = [record.metrics | {"time/round": 0.0} for record in records], [record.row for record in records]
+    place, links = federation.dispatch.server_place, federation.state.links
+    return SimpleNamespace(params=params, metrics=metrics, rows=rows, links=links, place=place)
 
 
 def received(row):

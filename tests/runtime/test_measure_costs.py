@@ -8,7 +8,7 @@ import pytest
 from raylfl.algorithms import ALGORITHMS
 from raylfl.core.algorithm import Algorithm
 from raylfl.core.costs import Links
-from tests.runtime.measured import DIGITS, LINKS, LOSSY, SIZES, STEPS, D, N, received, walk
+from tests.runtime.measured import DIGITS, LINKS, LOSSY, POINTS, SIZES, STEPS, D, N, received, rounds_of, walk
 from tests.shares import one_in
 
 # -- the virtual clock ---------------------------------------------------------------------------------------
@@ -100,6 +100,24 @@ def test_an_answer_goes_down_to_those_received_only():
     assert (costs["uplink_floats"], costs["downlink_floats"]) == (D * asked, D * arrived)
 
 
+def test_a_client_that_is_not_answered_neither_waits_for_the_answer_nor_carries_it():
+    message, q = 0.25 + D / 4, [0.0, 0.5, 0.9, 0.5, 0.5]
+    network = ["topology.latency=0.25", "topology.bandwidth=4", "link.name=bernoulli", f"link.q={q}"]
+    run = rounds_of(POINTS, [*network, "algorithm.name=fedawe"])
+    arrived = np.array([row["received"] for row in run.rows])
+    work = STEPS + message * (1 + arrived)  # an upload and, if it is received, the answer
+    assert run.metrics[-1]["time/virtual"] == pytest.approx(work.max(axis=1).sum(), rel=1e-12)
+    assert run.metrics[-1]["cost/busiest_link_floats"] == D * (1 + arrived).max(axis=1).sum()
+    answers = [f"server,{i},{count},{count * D}" for i, count in enumerate(arrived.sum(axis=0)) if count]
+    assert run.links.csv().splitlines()[1:-N] == answers
+
+
+def test_without_a_broadcast_there_is_no_message_down():
+    run = rounds_of(POINTS, ["rounds=1", "local.steps=1", "topology.latency=1", "algorithm.name=local_only"])
+    assert run.metrics[0]["time/virtual"] == 2.0  # a step and an upload
+    assert run.links.csv().splitlines()[1:] == [f"{i},server,1,{D}" for i in range(N)]
+
+
 def test_probing_costs_a_broadcast_to_all_their_work_and_a_norm_each_and_waits_for_the_slowest():
     _, rounds = walk([*CLOCK, *LOSSY, "algorithm.name=optimal_sampling"])
     virtual, computation = 0.0, 0.0
@@ -157,6 +175,41 @@ def test_split_learning_moves_the_client_half_and_exchanges_activations(name, ri
     travelled = len(rounds) if ring else asked
     assert costs["downlink_floats"] == costs["uplink_floats"] == half * travelled + width * samples
     assert costs["peer_floats"] == (half * 3 * len(rounds) if ring else 0)
+
+
+STAR_LINKS = "server,0,2,45 server,1,21,615 0,server,2,45 1,server,21,615"
+RING_LINKS = "server,0,1,30 server,1,21,615 0,server,2,45 1,server,20,600 1,0,1,15"  # from 1 to 0
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "links", "busiest", "seconds"),
+    [
+        ("{name: splitfed}", STAR_LINKS, 1230, [123.0, 123.0, 9.0, 2 * 21]),
+        ("{name: ssl, relay: true}", STAR_LINKS, 1230, [132.0, 123.0 + 9e-8, 9.0, 2 * 23]),
+        ("{name: ssl}", RING_LINKS, 1215, [130.5, 123.0, 9.0, 2 * 21 + 3]),
+    ],
+    ids=["splitfed", "relay", "ssl"],
+)
+def test_in_split_learning_each_client_exchanges_the_activations_of_its_own_steps(algorithm, links, busiest, seconds):
+    """4-3 cut: a half of 15 floats, 30 activations a batch; client 0 takes 1 step, client 1 takes 20."""
+    split = {
+        "rounds": 1,
+        "model": {"name": "mlp", "init_args": {"hidden": [3]}},
+        "data": {
+            "name": "logistic_regression_synthetic",
+            "init_args": {"num_clients": 2, "rows_per_client": 40, "dim": 4},
+        },
+        "partition": {"name": "natural"},
+        "local": {"steps": [1, 20], "batch_size": 10},
+        "system": {"seconds_per_step": 1e-9},
+        "runtime": {"backend": "local"},
+    }
+    networks = ["system.bandwidth=10", "topology.bandwidth=[1e9, 10]", "topology.bandwidth=[10, 1e9]"]
+    for network, expected in zip([*networks, "topology.latency=1"], seconds, strict=True):
+        run = rounds_of(split, [f"algorithm={algorithm}", "algorithm.cut=layers.relu1", network])
+        assert run.metrics[0]["time/virtual"] == pytest.approx(expected, abs=1e-5)
+        assert run.metrics[0]["cost/busiest_link_floats"] == busiest
+        assert run.links.csv().split()[1:] == links.split()
 
 
 @pytest.mark.parametrize(("batch", "samples"), [("full", STEPS @ SIZES), ("2", STEPS @ np.minimum(SIZES, 2))])
