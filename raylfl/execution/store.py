@@ -1,7 +1,7 @@
 """The store of runs: the folder of a config, in which the run is complete, interrupted or not begun.
 
 The identity of a run is a digest of its config and of raylfl's source. A new run has it in identity.txt; an existing
-run is used if the file is equal, and the source of the user's classes has not changed since the run began.
+run is used if the file is equal, and the source of the user's modules has not changed since the run began.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ def plan(config: Config) -> PlannedRun:
     """The planned run of a config, in the folder of the existing run if there is one.
 
     Without `logging.id` the folder is `<algorithm>-s<seed>-<digest>`, with `-2`, `-3`, ... if the source of a user's
-    class has changed since. A run with objects that other processes cannot import is always a new one, because their
+    module has changed since. A run with objects that other processes cannot import is always a new one, because their
     source is not known. Raises BadConfig if `logging.id` is the id of another run.
     """
     resolved, logging, name = config.resolved, config.logging, config.top.name
@@ -45,7 +45,7 @@ def plan(config: Config) -> PlannedRun:
         run.fetch()
         if not (run.path.exists() if url is None else run.begun):
             return run
-        saved = sources.read(run.path)  # of the user's classes
+        saved = sources.read(run.path)  # of the user's modules
         if read_plain(run.path / IDENTITY) == str(run.identity).encode() and sources.today(saved) == saved:
             return run
         if logging.id is not None:

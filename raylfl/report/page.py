@@ -227,7 +227,7 @@ def _facts(groups: Sequence[Group], look: Look) -> list[tuple[str, str]]:
 
 
 def _source_notes(runs: Sequence[RunRecord]) -> list[str]:
-    """Notes on classes of the user whose source differs between the runs, or has changed since a run."""
+    """Notes on modules of the user whose source differs between the runs, or has changed since a run."""
     saved = {run.path.name: sources.read(run.path) for run in runs}
     digests = {(name, one["sha256"]) for of_run in saved.values() for name, one in of_run.items()}
     mixed = [name for name, count in Counter(name for name, _ in sorted(digests)).items() if count > 1]

@@ -90,7 +90,7 @@ class Journal:
     def plan(self, trial: Trial) -> None:
         """Adds a trial to the journal and its file, unless it is known with the same runs.
 
-        The runs are others if raylfl, or a class of the user, has changed since; the trial is then open again.
+        The runs are others if raylfl, or a module of the user, has changed since; the trial is then open again.
         """
         known = self.trials.get(trial.id)
         if known is None or known.runs != trial.runs:

@@ -1,4 +1,4 @@
-"""Digests of the source of a user's classes in sources.json, to say what has changed since a run was started."""
+"""Digests of the source of a user's modules in sources.json, to say what has changed since a run was started."""
 
 import ast
 import hashlib
@@ -7,39 +7,90 @@ import json
 import sys
 import sysconfig
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import lru_cache
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import resolve_name
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from raylfl.config.objects import code_content
 
 FILE = "sources.json"
+UNREADABLE = OSError, ValueError, SyntaxError, RecursionError, MemoryError
 LARGEST = 2**22  # bytes of a source file; a larger one is not read
 PACKAGE = Path(__file__).resolve().parents[2]
+DEFINITIONS = ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
 INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib"))
 
-Sources = dict[str, dict[str, str]]  # class or function -> {"file", "name" in the file, "sha256"}
+Sources = dict[str, dict[str, str]]  # module, or definition in it -> {"file", "name" in the file, "sha256"}
 
 
 def sources_of(objects: Iterable[Any]) -> Sources:
-    """The digests of the classes of these objects, of their base classes, and of functions among them.
+    """The digests of the modules of these objects' classes, of their base classes, and of functions among them.
 
-    Python, installed packages and raylfl are left out, as their versions are recorded. Of code of `__main__` without a
-    file, such as that of a notebook, the digest is of the compiled functions; its file is "".
+    The user's modules that these import, at any depth, have digests too. Python, installed packages and raylfl are left
+    out, as their versions are recorded. Of the module `__main__` each class and function has a digest of its own. If
+    there is no file, as in a notebook, it is of the compiled functions; its file is "".
     """
     digests: Sources = {}
+    used: dict[str, Path] = {}  # module -> file
     for value in objects:
         value = getattr(value, "__func__", value)
         definition = value if isinstance(value, type) or inspect.isfunction(value) else type(value)
         for part in definition.__mro__ if isinstance(definition, type) else (definition,):
-            file = _file_of(part)
-            digest = None if file is None else digest_of(file, part.__qualname__)
-            if part.__module__ == "__main__" and not hasattr(sys.modules["__main__"], "__file__"):
-                digest = _digest_of_code(part)
-            if digest is not None:
-                name = part.__qualname__
-                digests[f"{part.__module__}.{name}"] = {"file": str(file or ""), "name": name, "sha256": digest}
+            file, name = _file_of(part), part.__qualname__
+            if file is not None:
+                used[part.__module__] = file
+            if part.__module__ == "__main__":
+                digest = None if file is None else digest_of(file, name)
+                if not hasattr(sys.modules["__main__"], "__file__"):
+                    digest = _digest_of_code(part)
+                if digest is not None:
+                    digests[f"__main__.{name}"] = {"file": str(file or ""), "name": name, "sha256": digest}
+    for module, file in _with_imports(used).items():
+        if module != "__main__" and (digest := digest_of(file)) is not None:
+            digests[module] = {"file": str(file), "name": "", "sha256": digest}
     return dict(sorted(digests.items()))
+
+
+def _with_imports(modules: Mapping[str, Path]) -> dict[str, Path]:
+    """These modules and those of the user that they import, at any depth, with their files; none is imported here."""
+    found: dict[str, Path] = {}
+    waiting = list(modules.items())
+    while waiting:
+        module, file = waiting.pop()
+        if module not in found:
+            found[module] = file
+            names = {
+                above for name in _imported_by(module, file) for above in accumulate(name.split("."), "{}.{}".format)
+            }
+            specs = {name: spec for name in names if (spec := _spec_of(name)) is not None and spec.has_location}
+            waiting += [(name, path) for name, spec in specs.items() if (path := _own(spec.origin)) is not None]
+    return found
+
+
+def _imported_by(module: str, file: Path) -> list[str]:
+    """The module, and the absolute names in its imports, some of which may be names of functions or classes."""
+    above = module if file.name == "__init__.py" else module.rpartition(".")[0]
+    package = getattr(sys.modules.get(module), "__package__", None) or above
+    names = [module]
+    with suppress(*UNREADABLE):
+        for name in _imports(_text(file)):
+            with suppress(ImportError):  # a relative import that leaves its package
+                names.append(resolve_name(name, package))
+    return names
+
+
+def _spec_of(module: str) -> ModuleSpec | None:
+    """Where a module is, without an import of it or of a package above it; None if it is not found."""
+    spec: ModuleSpec | None = getattr(sys.modules.get(module), "__spec__", None)
+    if spec is not None or "." not in module:
+        return spec or PathFinder.find_spec(module)
+    above = _spec_of(module.rpartition(".")[0])
+    folders = above and above.submodule_search_locations
+    return PathFinder.find_spec(module, folders) if folders else None
 
 
 def _digest_of_code(part: Any) -> str:
@@ -56,40 +107,62 @@ def _digest_of_code(part: Any) -> str:
 
 def _file_of(part: Any) -> Path | None:
     try:
-        name = inspect.getsourcefile(part)
+        return _own(inspect.getsourcefile(part))
     except (TypeError, OSError):
         return None
-    path = None if name is None else Path(name).resolve()
+
+
+def _own(file: str | None) -> Path | None:
+    """The path of a source file, unless it belongs to Python, an installed package or raylfl."""
+    path = None if file is None else Path(file).resolve()
     if path is None or path.is_relative_to(PACKAGE) or any(path.is_relative_to(folder) for folder in INSTALLED):
         return None
     return path
 
 
-def digest_of(file: Path, name: str) -> str | None:
+def digest_of(file: Path, name: str = "") -> str | None:
     """The sha256 of a class or function in a file, or else of the whole file; None if it cannot be read."""
-    try:
-        if not file.is_file() or file.stat().st_size > LARGEST:
-            return None
-        return _digest(file.read_text(encoding="utf-8"), name)
-    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
-        return None
+    with suppress(*UNREADABLE):
+        return _digest(_text(file), name)
+    return None
 
 
-@lru_cache(maxsize=64)  # small runs of a comparison would spend a tenth of their time on it
+def _text(file: Path) -> str:
+    if not file.is_file() or file.stat().st_size > LARGEST:
+        raise ValueError
+    return file.read_text(encoding="utf-8")
+
+
+@lru_cache(maxsize=256)  # small runs of a comparison would spend a tenth of their time on it
 def _digest(text: str, name: str) -> str:
-    nodes: list[Any] = [ast.parse(text)]
-    for word in (part for part in name.split(".") if part != "<locals>"):
+    """Of a whole file, comments, docstrings and layout do not count."""
+    tree = ast.parse(text)
+    nodes: list[Any] = [tree]
+    for word in (part for part in name.split(".") if part not in ("", "<locals>")):
         nodes = [
-            node
-            for above in nodes
-            for node in ast.walk(above)
-            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.name == word
+            node for above in nodes for node in ast.walk(above) if isinstance(node, DEFINITIONS) and node.name == word
         ]
-    lines = text.splitlines()
-    if len(nodes) == 1:
+    if name and len(nodes) == 1:
         first = min(node.lineno for node in [nodes[0], *nodes[0].decorator_list])
-        lines = lines[first - 1 : nodes[0].end_lineno]
-    return hashlib.sha256("\n".join(line.rstrip() for line in lines).encode()).hexdigest()
+        lines = text.splitlines()[first - 1 : nodes[0].end_lineno]
+        return hashlib.sha256("\n".join(line.rstrip() for line in lines).encode()).hexdigest()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, *DEFINITIONS)) and ast.get_docstring(node, clean=False) is not None:
+            node.body[0] = ast.Pass()
+    return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()
+
+
+@lru_cache(maxsize=256)
+def _imports(text: str) -> tuple[str, ...]:
+    """The names in the imports of a file, as they stand there: `a.b`, `..c` and, as it may be a module, `..c.name`."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = "." * node.level + (node.module or "")
+            names += [above, *(f"{above}{'.' * bool(node.module)}{alias.name}" for alias in node.names)]
+    return tuple(names)
 
 
 def read(folder: Path) -> Sources:
@@ -106,7 +179,7 @@ def read(folder: Path) -> Sources:
 
 
 def today(saved: Sources) -> Sources:
-    """The digests of the same classes in the same files now, without those that cannot be read."""
+    """The digests of the same modules, or classes in them, in the same files now, without those that cannot be read."""
     now = {name: digest_of(Path(one["file"]), one["name"]) for name, one in saved.items()}
     return {name: {**saved[name], "sha256": digest} for name, digest in now.items() if digest}
 
