@@ -152,11 +152,17 @@ def test_a_run_is_started_continued_and_found_finished_by_one_command_which_refu
 
 
 def test_a_run_that_ends_early_prints_its_last_round_and_the_reason(call, fresh):
-    code, out, err = call(*RUN, "rounds=20", "stop.metric=cost/local_steps", "stop.target=100", "stop.mode=max")
+    stop = "rounds=20", "stop.metric=cost/local_steps", "stop.target=100", "stop.mode=max"
+    once = [*RUN, *stop, "logging.id=a", "--or-resume"]
+    code, out, err = call(*once)
     assert (code, err) == (0, "")
     reason = r"cost/local_steps = \d+ reached stop.target = 100"
     shown = re.search(rf" round (\d+)/20  .*\nstopped  runs/digits/.+ after (\d+) rounds: {reason}$", out, re.MULTILINE)
     assert shown[1] == shown[2]
+    code, out, err = call(*once)
+    ended = rf"finished runs/digits/a: stopped after {shown[1]} of 20 rounds: {reason}"
+    assert re.search(f"{ended}; another stop.target or stop.patience continues it\n$", out)
+    assert f"resumed at round {shown[1]}" in call(*once, "stop.target=200")[1]
 
 
 def test_a_terminal_shows_a_bar(call, monkeypatch):

@@ -63,9 +63,8 @@ def run(args: argparse.Namespace) -> None:
         from raylfl.execution.planned import prepare
 
         result = (api.run_or_resume if args.or_resume else api.begin)(prepare(config), watch)
-    if result is None:
-        rounds = config.top.rounds
-        say(f"finished {address(vars(config))}: all {rounds} rounds are done; a larger value of rounds continues it")
+    if isinstance(result, str):
+        say(f"finished {address(vars(config))}: {result}")
     else:
         _finished(result)
 

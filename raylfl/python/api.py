@@ -6,6 +6,7 @@ reported at once.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
@@ -73,13 +74,14 @@ def resume(
             return carry_out(experiment, run_dir, True, shown, callbacks)
 
 
-def run_or_resume(experiment: Experiment, watch: Watch | None) -> Result | None:
-    """Executes a run with a `logging.id`, or continues the run of this id; None if that is finished.
+def run_or_resume(experiment: Experiment, watch: Watch | None) -> Result | str:
+    """Executes a run with a `logging.id`, or continues the run of this id; how it ended, if it is finished.
 
     Its `rounds` may be raised, and keys that do not define it may differ from the saved ones. Raises BadConfig.
     """
     from raylfl.runtime.records.mirror import exists, local_folder, local_view
     from raylfl.runtime.records.provenance import foreign
+    from raylfl.runtime.records.run_dir import RunDirectory
 
     config = experiment.config
     logging, run = config.logging, (config.top.name, str(config.logging.id))
@@ -89,8 +91,15 @@ def run_or_resume(experiment: Experiment, watch: Watch | None) -> Result | None:
     view = local_view(address)
     before, _ = saved(view, address, (), False, {}, list(foreign(config.resolved)))
     refuse_changes(before.resolved, config.resolved)
-    if (view / "summary.json").is_file() and config.top.rounds == before.top.rounds:
-        return None
+    as_before = (config.top.rounds, config.stop) == (before.top.rounds, before.stop)
+    if as_before and (view / "summary.json").is_file():
+        done = len(RunDirectory(view).metrics())
+        reason = json.loads((view / "summary.json").read_text()).get("stopped_early")
+        ended = (
+            f"stopped after {done} of {config.top.rounds} rounds: {reason}" if reason else f"all {done} rounds are done"
+        )
+        remedy = "another stop.target or stop.patience" if reason and config.stop.metric else "a larger value of rounds"
+        return f"{ended}; {remedy} continues it"
     with reopened(local_folder(address), before, experiment) as run_dir:
         return carry_out(experiment, run_dir, True, watch, ())
 
