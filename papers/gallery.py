@@ -144,7 +144,8 @@ def _runs(name: str, rows: Sequence[Row], labels: Sequence[str] = ()) -> list[st
         seconds = "–" if row.seconds is None else f"{row.seconds:.0f}"
         machine = f"{row.machine.get('cpu') or '?'}, {row.machine.get('cpus')} cores"
         bits = f"`{row.params_sha256[:SHORT]}`" if row.params_sha256 else "–"
-        origin = row.versions.get("torch", "–"), (row.commit or "–")[:SHORT], bits
+        commits = [commit[:SHORT] for commit in (row.commit or "–", row.own_commit) if commit]
+        origin = row.versions.get("torch", "–"), ", ".join(commits), bits
         lines.append((labels[number] if labels else cell, row.seed, f"`{row.digest}`", seconds, machine, *origin))
     heads, first = ("run", "seed", "config", "seconds", "machine", "torch", "commit", "sha256"), rows[0]
     numbers = "accuracies up to about one test image" if first.metric.endswith("accuracy") else "numbers up to rounding"
@@ -155,6 +156,8 @@ def _runs(name: str, rows: Sequence[Row], labels: Sequence[str] = ()) -> list[st
         "A run that is repeated at the commit of its row, with the same torch on the same kind of machine, has the "
         f"same bits; at later commits it has the same {numbers}.",
     ]
+    if any(row.own_commit for row in rows):
+        section[-1] += " Of two commits, the first is raylfl's, and the second that of the code that is not raylfl's."
     if not first.command:
         return section
     note = "The command that repeats them"

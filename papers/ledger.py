@@ -42,7 +42,8 @@ class Row:
     fewer if the run ended early. last: number k of last rounds -> mean of the metric over them; None if the run
     diverged. curve: at most POINTS pairs (round, value). seconds: with all its resumptions. command: that repeats it.
     measures: further numbers, see `Grid`. diverged_at: the round, from 0, in which the run diverged; None also if the
-    row is older than this field. curves: further metric -> curve.
+    row is older than this field. curves: further metric -> curve. commit: of raylfl; own_commit: of the user's code, if
+    it is another one.
     """
 
     cell: dict[str, Any]
@@ -62,6 +63,7 @@ class Row:
     measures: dict[str, float | None] = field(default_factory=dict)
     diverged_at: int | None = None
     curves: dict[str, list[list[float]]] = field(default_factory=dict)
+    own_commit: str | None = None
 
     @property
     def key(self) -> tuple[str, int]:
@@ -105,6 +107,7 @@ def row(
         dict(measures or {}),
         len(run.rounds) if diverged else None,
         {name: _points(run, name, DIGITS, points) for name in curves},
+        None if (own := origin.get("own_commit")) == origin.get("commit") else own,
     )
 
 
@@ -139,6 +142,11 @@ def check_complete(run: RunRecord) -> None:
         problems.append(f"{name} has no record of its commit; delete it and run it again in a git checkout of raylfl")
     if str(origin.get("commit")).endswith("+changes"):
         problems.append(f"{name} ran with files that differ from their commit; commit them and run it again")
+    own = origin.get("own_commit", "")  # absent if all classes are raylfl's
+    if own is None or own.endswith("+changes"):
+        problems.append(
+            f"{name} ran with code of yours that is in no git commit, or differs from it; commit it and run it again"
+        )
     try:
         load_config(run.config)  # later versions may add keys; the digest in the name shows that none is missing
     except RaylflError as error:
@@ -233,7 +241,11 @@ def add(folder: Path, rows: Iterable[Row], file: str = ROWS) -> int:
     updated = earlier | {row.key: row for row in rows}
     if updated == earlier:
         return 0
-    later: dict[str, Any] = {"diverged_at": None, "curves": {}}  # not written if empty: older rows keep their bytes
+    later: dict[str, Any] = {
+        "diverged_at": None,
+        "curves": {},
+        "own_commit": None,
+    }  # not written if empty: older rows keep their bytes
     entries = (asdict(row).items() for row in sorted(updated.values(), key=order))
     write_lines(folder / file, [{k: v for k, v in entry if k not in later or v != later[k]} for entry in entries])
     return sum(earlier.get(key) != row for key, row in updated.items())

@@ -196,9 +196,9 @@ def _git_is_asked_once():
     """Git commits of a folder are looked up once: a run asks five processes of git, a tenth of a small run's time."""
     from raylfl.runtime.records import summary
 
-    commit_of = cache(summary.git_commit)
+    of = cache(summary.git_commit)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(summary, "git_commit", lambda folder=None: commit_of(folder or Path.cwd()))
+        patch.setattr(summary, "git_commit", lambda folder=None, files=(): of(folder or Path.cwd(), tuple(files)))
         patch.setattr(summary, "raylfl_commit", cache(summary.raylfl_commit))
         yield
 

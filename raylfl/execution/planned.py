@@ -129,10 +129,12 @@ class PlannedRun:
         return self.path if self.url is None else staging(self.url)  # of this machine
 
     def _mark_diverged(self, error: NonFinite) -> None:
+        from raylfl.runtime.records import sources
         from raylfl.runtime.records.summary import environment
 
+        origin = environment(one["file"] for one in sources.read(self._path).values())
         (self._path / "metrics.jsonl").touch()  # does not exist if the run diverged in round 0
-        atomic_write(self._path / ORIGIN, json.dumps(environment(), indent=2) + "\n")
+        atomic_write(self._path / ORIGIN, json.dumps(origin, indent=2) + "\n")
         atomic_write(self._path / DIVERGED, f"{error}\n")  # last, as it marks the run as complete
         copy_again(self._path)
 

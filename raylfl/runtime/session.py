@@ -246,7 +246,7 @@ class Session:
             "params_sha256": fingerprint(params),
             "config_sha256": fingerprint_of_config(self.experiment.config.resolved),
             "runtime": self.backend.describe(),
-            **environment(),
+            **environment(one["file"] for one in self.experiment.sources.values()),
         }
         self.run_dir.write_summary(summary)
         self.run_dir.log(f"local steps: {step_line(steps)}")

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from papers import ledger, sfl_grid, sfl_tables
 from papers.base import find, plain
-from papers.gallery import experiments, gallery, pages
+from papers.gallery import _runs, experiments, gallery, pages
 from papers.grid import Point
 from papers.ledger import Row, run_of
 from papers.ledger_rows import LedgerRows
@@ -62,6 +62,8 @@ def test_a_row_has_everything_that_tables_and_checks_need(run):
     [
         (lambda run: (run.path / "summary.json").unlink(), "not finished"),
         (lambda run: changed(run, raylfl_commit="c0ffee+changes"), "differ from their commit"),
+        (lambda run: changed(run, own_commit="decade+changes"), "with code of yours that is in no git commit"),
+        (lambda run: changed(run, own_commit=None), "with code of yours that is in no git commit"),
         (lambda run: (run.path / "metrics.jsonl").write_text('{"round": 0}\n'), "1 of its 4 rounds"),
         (lambda run: (run.path / "metrics.jsonl").open("a").write("{broken\n"), "cannot be read"),
         (lambda run: edit_config(run, "lr: 0.1", "lr: 0.2"), "not that of its name"),
@@ -71,6 +73,18 @@ def test_an_incomplete_run_is_refused_with_the_reason(run, damage, message):
     damage(run)
     with pytest.raises(BadConfig, match=message):
         ledger.check_complete(load_run(run.path))
+
+
+@pytest.mark.parametrize(("own", "kept"), [("decade", "decade"), ("c0ffee", None)])
+def test_a_row_and_its_page_name_the_commit_of_the_users_code_if_it_is_another(run, own, kept, tmp_path):
+    run = changed(run, own_commit=own)
+    ledger.check_complete(run)
+    row = ledger.row(run, {"run": "toy"})
+    assert (row.commit, row.own_commit) == ("c0ffee", kept)
+    ledger.add(tmp_path / "ledger", [row])
+    assert ledger.read(tmp_path / "ledger") == [row]
+    text = "\n".join(_runs("mine", [row]))
+    assert ("| c0ffee, decade |" in text) == ("first is raylfl's, and the second" in text) == (kept is not None)
 
 
 def test_a_diverged_run_has_a_row_with_its_commit(tmp_path, monkeypatch):

@@ -53,6 +53,11 @@ def test_the_commit_is_that_of_the_folder_with_a_note_of_changes(tmp_path, monke
     assert git_commit() == git("rev-parse", "HEAD")
     Path("new").write_text("not in git")
     assert git_commit() == git("rev-parse", "HEAD")
+    assert "own_commit" not in environment()
+    for own in (["file"], ["file", "new"], ["", "file"]):  # "": code without a file
+        clean = own == ["file"]
+        files = [str(tmp_path / name) if name else "" for name in own]
+        assert environment(files)["own_commit"] == git("rev-parse", "HEAD") + "+changes" * (not clean)
     Path("file").write_text("two")
     assert git_commit() == git("rev-parse", "HEAD") + "+changes"
     git("commit", "-am", "second")

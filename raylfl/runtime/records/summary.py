@@ -4,7 +4,7 @@ import os
 import platform
 import subprocess
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
@@ -59,7 +59,8 @@ def versions() -> dict[str, str]:
     return versions
 
 
-def environment() -> dict[str, Any]:
+def environment(own: Iterable[str] = ()) -> dict[str, Any]:
+    """Versions, commits and machine; own: the files of the user's code, with "" for code without a file."""
     import psutil
 
     memory = psutil.virtual_memory().total / 2**30
@@ -67,6 +68,7 @@ def environment() -> dict[str, Any]:
         "versions": versions(),
         "git_commit": git_commit(),
         "raylfl_commit": raylfl_commit(),
+        **({"own_commit": git_commit(Path(files[0]).parent, files)} if (files := sorted(own)) else {}),
         "host": {
             "platform": platform.platform(),
             "cpu": cpu_model(),
@@ -86,10 +88,15 @@ def cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
-def git_commit(folder: Path | None = None) -> str | None:
-    """The git commit of a folder, or here, with `+changes` if tracked files differ; None outside a repository."""
+def git_commit(folder: Path | None = None, files: Sequence[str] = ()) -> str | None:
+    """The git commit of a folder, or here, with `+changes` if tracked files differ; None outside a repository.
+
+    files: those that must be tracked; `+changes` if one is not.
+    """
     head, changes = _git(folder, "rev-parse", "HEAD"), _git(folder, "status", "--porcelain", "-uno")
-    return head if changes == "" else head and f"{head}+changes"  # also if git cannot say whether there are any
+    tracked = not files or _git(folder, "ls-files", "--error-unmatch", "--", *files) is not None
+    # `+changes` also if git cannot say whether there are any
+    return head if changes == "" and tracked else head and f"{head}+changes"
 
 
 @cache
