@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from papers.base import EXPERIMENTS, find
 from papers.ledger import Row, check_complete, folders, read, row, run_of
 from papers.run_cache import decisive, set_keys
@@ -86,10 +84,6 @@ def tables_of(rows: Sequence[Row]) -> tuple[list[tables.ReportTable], list[str]]
     runs = [run_of(each, set_keys({}, each.cell), str(number)) for number, each in enumerate(rows)]
     for run in runs:
         run.directions = stated_directions(run.config)
-    metric = main_metric(runs)
-    for run, each in zip(runs, rows, strict=True):
-        if each.diverged and metric not in run.metrics:  # before its first value
-            run.metrics[metric] = np.append(np.full(len(run.rounds) - 1, np.nan), np.inf)
     groups = group_runs(runs)
     labels = {int(run.path.name): group.label for group in groups for run in group.runs}
     metric = main_metric([run for group in groups for run in group.runs])

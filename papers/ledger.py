@@ -22,7 +22,7 @@ from papers.run_cache import digests
 from raylfl.config.identity import fingerprint_of_config
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig, RaylflError
-from raylfl.execution.planned import DIVERGED, ORIGIN
+from raylfl.execution.planned import ORIGIN
 from raylfl.python.api import IDENTITY
 from raylfl.report.derived import main_metric, tail
 from raylfl.report.labels import order_key
@@ -84,18 +84,18 @@ def row(
     points: int = POINTS,
 ) -> Row:
     """The row of a run; curves: the metrics of which it has a curve besides the main one, of at most so many points."""
-    metric, diverged, origin = main_metric([run]), (run.path / DIVERGED).is_file(), _origin(run)
+    metric, origin = main_metric([run]), _origin(run)
     rounds = len(run.rounds) if run.summary.get("stopped_early") else int(run.config["rounds"])
     # the summary has the seconds of the last process only, for a resumed run less than the sum over the rounds
     seconds = max(float(np.nansum(run.column("time/round"))), float(run.summary.get("wall_seconds", 0.0)))
-    means = {k: np.inf if diverged else float(np.mean(tail(run, metric, k))) for k in WINDOWS if k <= rounds}
+    means = {k: float(np.mean(tail(run, metric, k))) for k in WINDOWS if k <= rounds}
     return Row(
         dict(cell),
         int(run.config["seed"]),
         named_digest(run) or digests(run.config)[-1],
         metric,
         rounds,
-        diverged,
+        run.diverged,
         {str(k): round(mean, DIGITS) if math.isfinite(mean) else None for k, mean in means.items()},
         _points(run, metric),
         round(seconds, 1) if seconds else None,
@@ -105,7 +105,7 @@ def row(
         run.summary.get("params_sha256"),
         command,
         dict(measures or {}),
-        len(run.rounds) if diverged else None,
+        len(run.rounds) if run.diverged else None,
         {name: _points(run, name, DIGITS, points) for name in curves},
         None if (own := origin.get("own_commit")) == origin.get("commit") else own,
     )
@@ -131,7 +131,7 @@ def check_complete(run: RunRecord) -> None:
     """Raise BadConfig, with every fault, unless a run is readable, complete, of a clean commit and of its config."""
     name, origin = run.path.name, _origin(run)
     problems = [f"{name}: {fault}" for fault in run.faults]
-    if not (run.path / DIVERGED).is_file():
+    if not run.diverged:
         if not run.finished:
             problems.append(f"{name} is not finished: `raylfl resume {run.path}` resumes it")
         elif len(run.rounds) < run.config["rounds"] and not run.summary.get("stopped_early"):
@@ -232,7 +232,7 @@ def run_of(row: Row, config: Mapping[str, Any], name: str) -> RunRecord:
         if row.diverged:
             values[-1] = np.inf
     config = {**config, "seed": row.seed, "rounds": row.rounds}
-    return RunRecord(Path(name), config, np.arange(rounds), metrics, {"measures": row.measures})
+    return RunRecord(Path(name), config, np.arange(rounds), metrics, {"measures": row.measures}, diverged=row.diverged)
 
 
 def add(folder: Path, rows: Iterable[Row], file: str = ROWS) -> int:

@@ -20,12 +20,11 @@ from raylfl.python.result import one_at_a_time
 from raylfl.runtime.records.files import atomic_write
 from raylfl.runtime.records.mirror import copy_again, exists, local_folder, refresh
 from raylfl.runtime.records.provenance import foreign
-from raylfl.runtime.records.run_dir import RunDirectory
+from raylfl.runtime.records.run_dir import DIVERGED, RunDirectory
 
 if TYPE_CHECKING:
     from raylfl.experiment.parts import Experiment
 
-DIVERGED = "diverged.txt"  # marks the folder of a diverged run, which is not repeated; has the reason
 ORIGIN = "diverged.json"  # commit, versions and machine of a diverged run, which has no summary.json
 
 

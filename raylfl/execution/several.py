@@ -7,11 +7,12 @@ from raylfl.config.identity import identity
 from raylfl.config.load import Config, Source, load_config
 from raylfl.config.objects import ObjectLayer, Objects, object_layer
 from raylfl.errors import BadConfig, NonFinite
-from raylfl.execution.planned import DIVERGED, PlannedRun, prepare
+from raylfl.execution.planned import PlannedRun, prepare
 from raylfl.python import api
 from raylfl.python.api import Watch
 from raylfl.python.control import Callback, interactive
 from raylfl.python.result import Result, result_of
+from raylfl.runtime.records.run_dir import DIVERGED
 
 
 @overload

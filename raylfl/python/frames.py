@@ -224,9 +224,10 @@ def runs(path: str | Path = "runs", where: Sequence[str] = ()) -> pd.DataFrame:
     where: only runs that meet these conditions, such as `algorithm=focus` or `test/accuracy>0.8`
     (`raylfl.report.selection.condition`).
 
-    Columns: path, finished, rounds_done, stopped_early, config keys (`local.lr`) and metrics (`final/test/accuracy`,
-    `best/test/accuracy`). The final metrics of an unfinished run are its newest values. A run that cannot be read is
-    left out with a warning in the log. Raises BadConfig if there is no readable run.
+    Columns: path, finished, diverged, rounds_done, stopped_early, config keys (`local.lr`) and metrics
+    (`final/test/accuracy`, `best/test/accuracy`). The final metrics of an unfinished or diverged run are its newest
+    values. A run that cannot be read is left out with a warning in the log. Raises BadConfig if there is no readable
+    run.
     """
     from raylfl.report.labels import flatten
     from raylfl.report.runs import read_runs
@@ -237,6 +238,7 @@ def runs(path: str | Path = "runs", where: Sequence[str] = ()) -> pd.DataFrame:
         {
             "path": address(run.path),
             "finished": run.finished,
+            "diverged": run.diverged,
             "rounds_done": len(run.rounds),
             "stopped_early": run.summary.get("stopped_early"),
             **{k: json.dumps(v) if isinstance(v, (list, dict)) else v for k, v in flatten(run.config).items()},

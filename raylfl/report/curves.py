@@ -80,11 +80,13 @@ def _series(run: RunRecord, metric: str, axis: str, window: int) -> tuple[Floats
 
 
 def _divergence(run: RunRecord, metric: str) -> int:
-    """The round from which on all measured values are infinite (the run diverged); LAST_ROUND if there is none."""
+    """The round in which the run diverged, or from which on all measured values are infinite; LAST_ROUND if none."""
     values = run.column(metric)
     finite, infinite = np.flatnonzero(np.isfinite(values)), np.flatnonzero(np.isinf(values))
     after = infinite[infinite > (finite[-1] if len(finite) else -1)]
-    return int(run.rounds[after[0]]) if len(after) else LAST_ROUND
+    if len(after):
+        return int(run.rounds[after[0]])
+    return int(max(run.rounds, default=-1)) + 1 if run.diverged else LAST_ROUND
 
 
 def default_window(groups: Sequence[Group], metric: str) -> int:

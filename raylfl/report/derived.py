@@ -4,8 +4,9 @@ Conventions:
     std is the sample standard deviation (ddof 1), nan for a single value;
     rounds in `metrics.jsonl` are 0-based and values are measured after the server step: a target reached in the row
     of round r took r + 1 rounds;
-    non-finite values (a diverged run) are worse than any finite value and make a mean infinite; the best value of a run
-    is the best of its finite values.
+    non-finite values are worse than any finite value and make a mean infinite; the best value of a run is the best of
+    its finite values, if it has any;
+    a diverged run is worse than any other: its last, final and best values are inf, and it reaches no target.
 """
 
 from __future__ import annotations
@@ -138,11 +139,14 @@ def between_clients(runs: Sequence[RunRecord]) -> bool:
 
 
 def to_target(run: RunRecord, metric: str, target: float, axis: str = "rounds") -> float | None:
-    """The cost of the first measurement that reaches the target; None if none does, or the cost was not recorded."""
+    """The cost of the first measurement that reaches the target.
+
+    None if none does, the run diverged, or the cost was not recorded.
+    """
     values, spent = run.column(metric), cost(run, axis)
     better = more_is_better([run], metric)
     reached = np.isfinite(values) & (values >= target if better else values <= target)
-    return None if spent is None or not reached.any() else float(spent[np.argmax(reached)])
+    return None if run.diverged or spent is None or not reached.any() else float(spent[np.argmax(reached)])
 
 
 def group_to_target(group: Group, metric: str, target: float, axis: str = "rounds") -> Stat:
@@ -166,8 +170,9 @@ def recent(run: RunRecord, metric: str, last: int) -> npt.NDArray[np.intp]:
 
 
 def tail(run: RunRecord, metric: str, last: int) -> Floats:
-    """The values in the rows of `recent`; empty if the metric was never measured."""
-    return run.column(metric)[recent(run, metric, last)]
+    """The values in the rows of `recent`, empty if the metric was never measured; inf, at least one, if it diverged."""
+    values = run.column(metric)[recent(run, metric, last)]
+    return np.full(max(len(values), 1), np.inf) if run.diverged else values
 
 
 def last_k(group: Group, metric: str, last: int) -> Stat:
@@ -185,8 +190,8 @@ def final(group: Group, metric: str) -> Stat:
 
 
 def best(group: Group, metric: str) -> Stat:
-    """Mean and std over seeds of each seed's best finite value, as in the FedAWARE paper's Table 1."""
-    return Stat.over([best_value(run, metric) for run in group.runs if run.measured(metric)], of=len(group.runs))
+    """Mean and std over seeds of each seed's best value."""
+    return Stat.over(np.concatenate([tail(run, metric, BEST) for run in group.runs]), of=len(group.runs))
 
 
 def best_value(run: RunRecord, metric: str) -> float:

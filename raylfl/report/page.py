@@ -247,9 +247,9 @@ def _some(names: Sequence[str]) -> str:
 
 def _notes(runs: Sequence[RunRecord], groups: Sequence[Group]) -> list[str]:
     notes = []
-    if unfinished := [run.path.name for run in runs if not run.finished]:
-        count = f"{len(unfinished)} of {len(runs)} runs ({_some(unfinished)})"
-        notes.append(f"Unfinished: {count}; their curves end early.")
+    for state, effect in (("unfinished", "their curves end early"), ("diverged", "they count as worse than any other")):
+        if names := [run.path.name for run in runs if run.state == state]:
+            notes.append(f"{state.capitalize()}: {len(names)} of {len(runs)} runs ({_some(names)}); {effect}.")
     notes += [f"{run.path.name} is damaged: {fault}." for run in runs for fault in run.faults]
     if repeated := len(runs) - sum(len(group.runs) for group in groups):
         notes.append(f"Runs that repeat a seed of the same setting and are left out: {repeated}.")

@@ -1,8 +1,8 @@
 """Run directories as plain data: finding and reading them, and pooling runs that differ only in their seed.
 
-Runs need not be finished; a missing summary.json marks an unfinished run. Damaged lines and files are left out and
-reported in `RunRecord.faults`; a run with an unreadable config is left out and reported by `read_runs`. Neither torch
-nor Ray is imported.
+Runs need not be finished: an unfinished run has no summary.json, and a diverged one has diverged.txt instead. Damaged
+lines and files are left out and reported in `RunRecord.faults`; a run with an unreadable config is left out and
+reported by `read_runs`. Neither torch nor Ray is imported.
 """
 
 import json
@@ -27,7 +27,7 @@ from raylfl.heterogeneity.trace import row_problem
 from raylfl.report.labels import canonical, flatten, is_scenario, labels, method_of, order_key, varying
 from raylfl.runtime.records.lines import lines, numbers_of, read_rows
 from raylfl.runtime.records.mirror import local_view
-from raylfl.runtime.records.run_dir import CLIENT_NAMES, DIRECTIONS
+from raylfl.runtime.records.run_dir import CLIENT_NAMES, DIRECTIONS, DIVERGED
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same results, about ten times faster
 T = TypeVar("T")
@@ -43,9 +43,10 @@ class RunRecord:
     """The content of a run directory.
 
     rounds: the R recorded rounds, 0-based, ascending [R]. metrics: name -> values [R]; nan if a round did not measure
-    the metric, inf if the value was not finite (the run diverged). summary: empty while the run is unfinished. faults:
-    descriptions of unreadable files and lines; the list grows when further files of the run are read. nodes: metric ->
-    node -> its last value, for methods without a server. directions: metric -> its better direction, if it is stated.
+    the metric, inf if the value was not finite. summary: empty while the run is unfinished. faults: descriptions of
+    unreadable files and lines; the list grows when further files of the run are read. nodes: metric -> node -> its last
+    value, for methods without a server. directions: metric -> its better direction, if it is stated. diverged: whether
+    the run ended in the round after the recorded ones, because it diverged.
     """
 
     path: Path
@@ -56,11 +57,16 @@ class RunRecord:
     faults: list[str] = field(default_factory=list)
     nodes: dict[str, dict[int, float]] = field(default_factory=dict)
     directions: dict[str, Better] = field(default_factory=dict)
+    diverged: bool = False
 
     @property
     def finished(self) -> bool:
         """Whether the run has finished: it has a readable `summary.json`, the file written last."""
         return bool(self.summary)
+
+    @property
+    def state(self) -> str:
+        return "diverged" if self.diverged else "finished" if self.finished else "unfinished"
 
     @property
     def seed(self) -> Any:
@@ -186,6 +192,7 @@ def load_run(path: str | os.PathLike[str]) -> RunRecord:
     run.rounds, run.metrics = _columns(rows)
     run.nodes = _of_nodes(rows)
     run.directions = _directions(run)
+    run.diverged = not run.finished and (folder / DIVERGED).is_file()
     return run
 
 

@@ -19,11 +19,13 @@ OF_RECORD = ("format", "logging.id", "logging.dir")  # keys in which every two r
 def facts(run: RunRecord) -> dict[str, Any]:
     """What a condition may name: config keys with dots, groups by the name of their component, and newest metrics.
 
-    Newest metrics have the names of metrics.jsonl; `finished` is true or false, `rounds_done` the number of rounds.
+    Newest metrics have the names of metrics.jsonl; `finished` and `diverged` are true or false; `rounds_done` is the
+    number of rounds.
     """
     groups = {k: v.get("name") or v.get("class_path") for k, v in run.config.items() if isinstance(v, Mapping)}
     named = {key: name for key, name in groups.items() if name is not None}
-    return {**flatten(run.config), **named, **run.newest, "finished": run.finished, "rounds_done": len(run.rounds)}
+    state = {"finished": run.finished, "diverged": run.diverged, "rounds_done": len(run.rounds)}
+    return {**flatten(run.config), **named, **run.newest, **state}
 
 
 def condition(text: str) -> tuple[str, Callable[[Any], bool]]:

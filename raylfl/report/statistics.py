@@ -12,7 +12,7 @@ from scipy import special, stats
 
 from raylfl.core.arrays import Floats
 from raylfl.errors import BadValue
-from raylfl.report.derived import BEST, Facet, best_setting, grows, recent, score
+from raylfl.report.derived import BEST, Facet, best_setting, grows, recent, score, tail
 from raylfl.report.runs import Group
 from raylfl.report.tables import Column, ReportTable
 from raylfl.report.wording import axis_name, is_percent, last_text, number
@@ -153,9 +153,9 @@ def _shared(a: Group, b: Group, metric: str, last: int) -> tuple[list[Floats], l
     for run in a.runs:
         if (other := others.get(run.seed)) is None:
             continue
-        here, there = recent(run, metric, last), recent(other, metric, last)
-        values, others_values = run.column(metric)[here], other.column(metric)[there]
+        values, others_values = tail(run, metric, last), tail(other, metric, last)
         if last != BEST and np.isfinite(others_values).all():
+            here, there = recent(run, metric, last), recent(other, metric, last)
             _, first, second = np.intersect1d(run.rounds[here], other.rounds[there], return_indices=True)
             values, others_values = values[first], others_values[second]
         if len(values):

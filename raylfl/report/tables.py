@@ -5,6 +5,7 @@
 
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -109,11 +110,12 @@ def summary(
     rows = []
     for part in parts:
         for group in part.groups:
-            unfinished = sum(not run.finished for run in group.runs)
+            states = Counter(run.state for run in group.runs if run.state != "finished")
+            ends = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
             row: dict[str, Any] = {
                 "block": part.label,
                 "setting": part.names[group],
-                "seeds": str(len(group.runs)) + (f" ({unfinished} unfinished)" if unfinished else ""),
+                "seeds": str(len(group.runs)) + (f" ({ends})" if ends else ""),
                 "length": max(len(run.rounds) for run in group.runs),
                 "last": last_k(group, metric, last),
                 "final": derived.final(group, metric),
@@ -199,9 +201,8 @@ def run_list(groups: Sequence[Group]) -> ReportTable:
         for run in group.runs:
             done, planned = len(run.rounds), run.config.get("rounds", "?")
             seconds = float(sum(value for value in run.column("time/round") if math.isfinite(value)))
-            state = "finished" if run.finished else "unfinished"
             row = {"run": os.path.relpath(run.path.resolve(), top), "setting": group.label, "seed": run.seed}
-            rows.append(row | {"rounds": f"{done} of {planned}", "state": state, "seconds": seconds or math.nan})
+            rows.append(row | {"rounds": f"{done} of {planned}", "state": run.state, "seconds": seconds or math.nan})
     columns = [
         Column("run", "run"),
         Column("setting", "setting"),

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from raylfl.execution.planned import DIVERGED as DIVERGED_FILE
 from raylfl.execution.planned import is_complete
 from raylfl.report.derived import Stat
 from raylfl.report.render import csv_text
 from raylfl.report.runs import is_run, readable
 from raylfl.runtime.records.files import atomic_write
 from raylfl.runtime.records.lines import read_rows
+from raylfl.runtime.records.run_dir import DIVERGED as DIVERGED_FILE
 from raylfl.tune.space import Values
 from raylfl.tune.spec import Sweep
 

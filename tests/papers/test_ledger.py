@@ -21,9 +21,10 @@ from papers.publish import _cache, _images, publish
 from papers.run_cache import RunCache
 from raylfl.cli import main
 from raylfl.errors import BadConfig, DataMissing
-from raylfl.execution.planned import DIVERGED, ORIGIN
+from raylfl.execution.planned import ORIGIN
 from raylfl.report.derived import Stat
 from raylfl.report.runs import Group, RunRecord, load_run
+from raylfl.runtime.records.run_dir import DIVERGED
 from tests.papers.caches import DryCache, setting, toy
 from tests.shares import also
 

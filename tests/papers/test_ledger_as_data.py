@@ -334,4 +334,4 @@ def test_a_run_that_diverges_before_its_first_value_is_said_to(tmp_path, runs, m
     file.write_text(file.read_text() + json.dumps({**row, "diverged": True, "diverged_at": 0, "last": {}}) + "\n")
     publish_as(None, [], tmp_path)
     lines = (tmp_path / "docs/results/mine.md").read_text().splitlines()
-    assert "| FedAvg, lr=1e30 | 1 | 1 | diverged | diverged | – |" in lines
+    assert "| FedAvg, lr=1e30 | 1 (1 diverged) | 1 | diverged | diverged | diverged |" in lines

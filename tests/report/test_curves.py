@@ -51,6 +51,14 @@ def test_the_mean_ends_where_a_seed_diverges(tmp_path):
     assert "diverges" in ax.texts[0].get_text()
 
 
+def test_a_curve_holds_all_rounds_before_a_run_diverged(tmp_path):
+    group = seeds_of(tmp_path, [[0.2, 0.2], [0.4, 0.4, 0.9]])
+    group.runs[0].diverged = True
+    item = curve(group, "test/accuracy")
+    np.testing.assert_allclose(item.mean, [0.3, 0.3])
+    assert item.diverged
+
+
 def test_rounds_that_measured_nothing_finite_are_no_points(tmp_path):
     rows = [{"round": r, "a": value} for r, value in enumerate([1.0, float("nan"), 3.0, float("inf")])]
     (group,) = groups_of(tmp_path, (rows, {}))

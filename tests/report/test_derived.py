@@ -26,7 +26,7 @@ from raylfl.report.derived import (
     to_target,
     tuned_keys,
 )
-from raylfl.report.runs import load_run
+from raylfl.report.runs import group_runs, load_run
 from tests.report.synthetic import groups_of, rows_of, seeds_of, write_run
 
 CURVES = ([0.1, 0.5, 0.7, 0.6, 0.8], [0.2, 0.3, 0.4, 0.75, 0.7], [0.1, 0.2, 0.3, 0.4, 0.5])
@@ -105,6 +105,24 @@ def test_a_diverged_seed_makes_the_mean_infinite_but_not_the_best(tmp_path):
     (group,) = groups_of(tmp_path, (rows, {}), (rows[:2], {"seed": 1}))
     assert math.isinf(last_k(group, "train/loss", 1).mean)
     assert best(group, "train/loss").mean == 1.0
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 3])
+def test_a_diverged_run_has_no_last_final_or_best_value_and_reaches_no_target(tmp_path, rounds):
+    """metrics.jsonl ends with the round before; only diverged.txt says why."""
+    other, lost = (
+        write_run(tmp_path / str(k), rows_of(values), {"seed": k}, finished=k == 0)
+        for k, values in enumerate([[0.5] * 4, [0.9] * rounds])
+    )
+    (lost / "diverged.txt").touch()
+    (group,) = group_runs([load_run(other), load_run(lost)])
+    assert [run.state for run in group.runs] == ["finished", "diverged"]
+    stats = [last_k(group, "test/accuracy", 2), last_k(group, "test/accuracy", BEST)]
+    stats += [final(group, "test/accuracy"), best(group, "test/accuracy")]
+    assert all(math.isinf(stat.mean) for stat in stats)
+    reached = group_to_target(group, "test/accuracy", 0.4)
+    assert (reached.mean, reached.count, reached.of) == (1, 1, 2)
+    assert default_target([group], "test/accuracy") is None
 
 
 @given(

@@ -21,10 +21,17 @@ NOISE = {name: 0.002 * np.random.default_rng(k).normal(size=(5, 12)) for k, name
 CURVES = {(m, s): top + WORLDS[s] + NOISE[m][s] for m, top in TOPS.items() for s in range(5)}
 
 
-def table(tmp_path, curves, last=4, kind="accuracy"):
+def table(tmp_path, curves, last=4, kind="accuracy", diverged=()):
     for (method, seed), values in curves.items():
         rows = rows_of(**{kind: list(values)})
-        write_run(tmp_path / f"{method}_{seed}", rows, {"algorithm.name": method, "seed": seed})
+        run = write_run(
+            tmp_path / f"{method}_{seed}",
+            rows,
+            {"algorithm.name": method, "seed": seed},
+            (method, seed) not in diverged,
+        )
+        if (method, seed) in diverged:
+            (run / "diverged.txt").touch()
     runs = [load_run(path) for path in sorted(tmp_path.iterdir())]
     metric = "test/accuracy" if kind == "accuracy" else "global/distance"
     return paired(facets(group_runs(runs)), metric, last)
@@ -69,8 +76,11 @@ def test_a_run_that_ended_early_is_counted_as_missing(tmp_path):
     assert [row["seeds"] for row in found.rows] == ["5", "4 of 5"]
 
 
-def test_a_diverged_setting_is_behind_without_a_number(tmp_path):
-    found = table(tmp_path, CURVES | {("sfl", 1): [0.5, math.inf, math.inf]})
+@pytest.mark.parametrize(
+    ("values", "diverged"), [([0.5, math.inf, math.inf], []), ([0.9], [("sfl", 1)]), ([], [("sfl", 1)])]
+)
+def test_a_diverged_setting_is_behind_without_a_number(tmp_path, values, diverged):
+    found = table(tmp_path, CURVES | {("sfl", 1): values}, diverged=diverged)
     row = found.rows[1]
     assert (row["pair"], row["difference"], row["ahead"]) == ("FOCUS − SFL", "diverged", "FOCUS")
     assert "diverged" in to_markdown(found)

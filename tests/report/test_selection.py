@@ -41,6 +41,7 @@ def names(folder, *conditions):
         (("test/accuracy<0.9",), "ab"),
         (("test/accuracy<=0.5",), "a"),
         (("finished=true",), "ab"),
+        (("diverged=true",), ""),
         (("rounds_done=2", "seed=1"), "c"),
         (("algorithm.mu=0.5",), None),
         (("local.lr=null",), ""),

@@ -15,7 +15,7 @@ from rich.console import Console
 import raylfl
 from raylfl.report import style
 from raylfl.report.derived import Stat, counted_axes, facets
-from raylfl.report.page import content_of, shown_tables
+from raylfl.report.page import content_of, shown_tables, write_report
 from raylfl.report.render import latex, template, to_csv, to_latex, to_markdown, to_rich
 from raylfl.report.runs import group_runs, load_run
 from raylfl.report.tables import (
@@ -208,6 +208,20 @@ def test_every_run_is_listed_with_its_state(tmp_path):
     assert (first["run"], first["rounds"], first["state"]) == ("a/x", "2 of 2", "finished")
     assert (second["run"], second["rounds"], second["state"]) == ("b/y", "1 of 2", "unfinished")
     assert first["seconds"] == pytest.approx(0.2)
+
+
+def test_a_diverged_run_is_called_diverged_in_tables_and_on_the_page(tmp_path):
+    write_run(tmp_path / "x", rows_of([0.1, 0.2]))
+    write_run(tmp_path / "y", rows_of([0.3]), {"seed": 1}, finished=False)
+    (write_run(tmp_path / "z", rows_of([0.9]), {"seed": 2}, finished=False) / "diverged.txt").touch()
+    page = write_report(tmp_path, tmp_path / "report", pdf=False).read_text()
+    assert "Diverged: 1 of 3 runs (z); they count as worse than any other." in page
+    assert "Unfinished: 1 of 3 runs (y)" in page
+    (row,) = csv.DictReader((tmp_path / "report/summary.csv").open())
+    assert (row["seeds"], row["best_mean"]) == ("3 (1 diverged, 1 unfinished)", "inf")
+    states = [row["state"] for row in csv.DictReader((tmp_path / "report/runs.csv").open())]
+    assert states == ["finished", "unfinished", "diverged"]
+    assert raylfl.runs(tmp_path)["diverged"].tolist() == [False, False, True]
 
 
 @pytest.fixture

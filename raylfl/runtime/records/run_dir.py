@@ -47,6 +47,7 @@ RECORDS = ("metrics.jsonl", "participation.jsonl", "topology.jsonl")
 DIRECTIONS = "directions.json"  # whether the metric objects that the module logs are better high or low
 CLIENT_NAMES = "client_names.json"  # the clients' names in order, if the data give them
 OF_GRAPHS = "topology.jsonl"  # only algorithms without a server have this record
+DIVERGED = "diverged.txt"  # marks the folder of a diverged run, which is not repeated; has the reason
 LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 EMPTY = hashlib.sha256().hexdigest()
 WAIT_SECONDS = 60  # longest wait, in seconds, for the round loop of a driver that has ended
