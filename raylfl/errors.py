@@ -80,6 +80,17 @@ class NonFinite(RaylflError):
     """The error for a non-finite loss or update, or for non-finite parameters of the server."""
 
 
+class SomeDiverged(NonFinite):
+    """The error for several runs of which some diverged, raised when the others are complete.
+
+    run_dirs: the folders of all runs, in order. results: the results of those that did not diverge, in order.
+    """
+
+    def __init__(self, message: str, run_dirs: Sequence[Path], results: Sequence[Any]):
+        super().__init__(message)
+        self.run_dirs, self.results = list(run_dirs), list(results)
+
+
 class ClientFailed(RaylflError):
     """The error for failed local work of a client; its message contains client, round and the original error."""
 

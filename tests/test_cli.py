@@ -230,6 +230,17 @@ def test_seeds_of_a_comparison_are_runs_of_their_own_paired_in_the_table_under_a
     assert {path.name for path in (fresh / "runs/digits").glob("x-*")} == names
 
 
+def test_a_comparison_whose_runs_diverge_writes_its_report_and_fails_each_time(call, fresh, undrawn, one_core):
+    for todo, found in ((2, 0), (0, 2)):
+        page = fresh / f"page-{found}"
+        code, out, err = call("compare", "digits", *SMALL, "local.lr=1e20", "-o", str(page), "-a", "fedavg,focus")
+        assert code == 1
+        assert f"runs     {todo} to do, {found} found in runs/digits\n" in out
+        assert re.search(r"^ ?FedAvg .*\n ?FOCUS ", out, re.MULTILINE)
+        assert (page / "index.html").is_file()
+        assert err.startswith("raylfl: 2 of 2 runs diverged: fedavg, seed 0: client ")
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

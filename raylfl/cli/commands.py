@@ -11,7 +11,7 @@ from typing import Any
 
 from raylfl.components.extras import EXTRAS, MissingExtra, require
 from raylfl.config.find import FOLDERS
-from raylfl.errors import BadConfig
+from raylfl.errors import BadConfig, SomeDiverged
 from raylfl.python import console
 from raylfl.python.console import say, shown
 
@@ -117,12 +117,18 @@ def compare(args: argparse.Namespace) -> None:
         seeds = [int(seed) for seed in args.seeds.split(",")] if args.seeds is not None else []
     except ValueError:
         raise BadConfig(f"--seeds '{args.seeds}' is no list of whole numbers; write 0,1,2, for example") from None
-    results = compare(args.config, args.overrides, names, seeds=seeds, progress=True, jobs=args.jobs)
+    diverged = None
+    try:
+        results = compare(args.config, args.overrides, names, seeds=seeds, progress=True, jobs=args.jobs)
+        folders = [result.run_dir for result in results]
+    except SomeDiverged as error:
+        diverged, results, folders = error, error.results, error.run_dirs
     for result in results:
         _say_stop(result)
-    folders = [result.run_dir for result in results]
     out = Path(args.out) if args.out else folders[0].parent / f"report-{folders[0].name}"
     _write_report(folders, out, theory=any(result.config.logging.theory for result in results))
+    if diverged is not None:
+        raise diverged
 
 
 def _write_report(paths: Sequence[Path], out: Path, **choices: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Unpack, overload
 from raylfl.config.identity import identity
 from raylfl.config.load import Config, Source, load_config
 from raylfl.config.objects import ObjectLayer, Objects, object_layer
-from raylfl.errors import BadConfig, NonFinite
+from raylfl.errors import BadConfig, SomeDiverged
 from raylfl.execution.planned import PlannedRun, prepare
 from raylfl.python import api
 from raylfl.python.api import Watch
@@ -59,7 +59,8 @@ def run(
     many as there is room for. With `watch`, `callbacks`, or objects of this process that others cannot import, runs
     are made in turn; with such objects, they are always new ones.
 
-    Raises BadConfig for mistakes, before anything is started, and NonFinite if a run has diverged.
+    Raises BadConfig for mistakes, before anything is started, and NonFinite if a run has diverged; for a list, when the
+    others are complete: the error has their `results`, and the `run_dirs` of all runs.
     """
     if isinstance(source, list):
         configs = [load_config(each, overrides, object_layer(objects)) for each in source]
@@ -91,7 +92,8 @@ def compare(
     `<id>-<algorithm>-s<seed>`.
 
     seeds: each algorithm is run with each of these seeds; empty: with the config's seed only. The other arguments have
-    the same meaning as in `raylfl.run` for a list. Raises BadConfig for mistakes, or if another run has this id.
+    the same meaning as in `raylfl.run` for a list. Raises BadConfig for mistakes, or if another run has this id, and
+    NonFinite, as `raylfl.run` for a list, if runs have diverged.
     """
     if seeds and (given_seed := next((text for text in overrides if text.startswith("seed=")), None)):
         raise BadConfig(f"{given_seed} and seeds={list(seeds)}: give one of them")
@@ -122,7 +124,8 @@ def run_all(
 ) -> list[Result]:
     """Makes the missing runs of these configs; returns the results of all. The arguments are those of `run`.
 
-    Before the first run, the missing ones are checked, of those that differ in their seeds only one.
+    Before the first run, the missing ones are checked, of those that differ in their seeds only one. Raises
+    SomeDiverged after the last run if runs have diverged.
     """
     if not configs:
         return []
@@ -146,7 +149,12 @@ def run_all(
     results = {path: read(run) for path, run in unique.items() if not run.diverged}
     if lost := [run for run in unique.values() if run.diverged]:
         reasons = "; ".join(f"{run.label}: {(run.path / DIVERGED).read_text().strip()}" for run in lost)
-        raise NonFinite(f"{len(lost)} of {len(unique)} runs diverged, the others are complete: {reasons}")
+        others = ", the others are complete" if results else ""
+        raise SomeDiverged(
+            f"{len(lost)} of {len(unique)} runs diverged{others}: {reasons}",
+            run_dirs=[run.path for run in runs],
+            results=[results[run.path] for run in runs if run.path in results],
+        )
     return [results[run.path] for run in runs]
 
 

@@ -112,8 +112,10 @@ def test_objects_that_only_this_process_has_make_new_runs(runs):
 
 def test_a_diverged_run_is_reported_after_the_others_and_not_repeated(runs):
     for _ in range(2):
-        with pytest.raises(NonFinite, match=r"1 of 2 runs diverged, the others are complete: fedavg, seed 0: "):
+        with pytest.raises(NonFinite, match=r"1 of 2 runs diverged, the others are complete: fedavg, seed 0: ") as lost:
             raylfl.run([WILD, FOCUS], runs)
+        assert [path.name.partition("-")[0] for path in lost.value.run_dirs] == ["fedavg", "focus"]
+        assert [len(result.metrics) for result in lost.value.results] == [6]
     folder = raylfl.run([FOCUS], runs)[0].run_dir.parent
     assert {path.name.partition("-")[0] for path in folder.iterdir()} == {"fedavg", "focus"}
     assert len(list(folder.iterdir())) == 2
