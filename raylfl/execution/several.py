@@ -106,10 +106,11 @@ def compare(
         for algorithm in algorithms
     ]
     configs = [load_config(source, changes, layer) for changes, layer in variants]
-    runs = [(config.resolved["algorithm"]["name"], config.top.seed) for config in configs]
-    for k, (name, seed) in enumerate(runs):
-        if (name, seed) in runs[:k]:
-            raise BadConfig(f"algorithm {name} with seed {seed} is there twice: each can be compared only once")
+    settings = [(identity(config.resolved, of="digest"), config.top.seed) for config in configs]
+    for k, (setting, seed) in enumerate(settings):
+        name = setting["algorithm"]["name"]
+        if (setting, seed) in settings[:k]:
+            raise BadConfig(f"algorithm {name} with seed {seed} is there twice: each setting can be compared only once")
         if (id_ := configs[k].logging.id) is not None:
             configs[k].logging.id = f"{id_}-{name}" + f"-s{seed}" * bool(seeds)
     return run_all(configs, watch, progress, callbacks, jobs)

@@ -151,6 +151,16 @@ def test_algorithms_by_name_class_and_instance_are_compared_over_seeds(runs):
     assert torch.equal(results[5].params, alone.params)
 
 
+def test_two_settings_of_an_algorithm_are_compared_and_equal_ones_refused(runs):
+    runs = [*runs, "rounds=0"]
+    instances = raylfl.compare(TINY, runs, [FedProx(mu=0.1), FedProx(mu=0.5)])
+    assert [saved(r)["algorithm"]["mu"] for r in instances] == [0.1, 0.5]
+    entries = raylfl.compare(TINY, runs, [{"name": "fedprox", "mu": mu} for mu in (0.1, 0.5)])
+    assert [r.run_dir for r in entries] == [r.run_dir for r in instances]
+    with pytest.raises(BadConfig, match="algorithm fedprox with seed 0 is there twice: each setting"):
+        raylfl.compare(TINY, runs, [FedProx(mu=0.5), {"name": "fedprox", "mu": 0.5}])
+
+
 # -- resuming --------------------------------------------------------------------------------------------------
 
 
