@@ -77,6 +77,8 @@ class PlannedRun:
 
         A run that diverges is marked as such in its folder, and no error is raised.
         """
+        if self.complete:  # another process has made it since
+            return
         try:
             with self._open(quiet=watch is not None) as (experiment, run_dir, again):
                 api.carry_out(experiment, run_dir, again, watch, callbacks)
@@ -107,8 +109,8 @@ class PlannedRun:
         path = self._path
         if self.older is not None:
             self.older.rename(path)
-        if not self.begun:
-            experiment = prepare(self.load())
+        experiment = None if self.begun else prepare(self.load())
+        if experiment is not None and not self.begun:  # another process may have begun it since
             with api.new_run_directory(experiment, quiet) as run_dir:
                 if self.identity is not None:
                     run_dir.write(api.IDENTITY, self.identity)

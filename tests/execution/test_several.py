@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from contextlib import closing
 
 import pytest
 import torch
@@ -9,8 +10,9 @@ import torch
 import raylfl
 from raylfl.config.load import load_config
 from raylfl.errors import NonFinite
-from raylfl.execution import store
+from raylfl.execution import planned, store
 from raylfl.execution.executor import require_here
+from raylfl.runtime.records.run_dir import RunDirectory
 from tests.runtime.tiny import FOCUS, Net
 from tests.runtime.tiny import ONE_BY_ONE as TINY
 
@@ -119,6 +121,29 @@ def test_a_diverged_run_is_reported_after_the_others_and_not_repeated(runs):
     folder = raylfl.run([FOCUS], runs)[0].run_dir.parent
     assert {path.name.partition("-")[0] for path in folder.iterdir()} == {"fedavg", "focus"}
     assert len(list(folder.iterdir())) == 2
+
+
+def test_a_run_that_another_process_makes_is_refused_while_in_use_and_then_used(runs, monkeypatch):
+    first, second = (store.plan(load_config(TINY, runs)) for _ in range(2))
+    with closing(RunDirectory.create(first.path.parents[1], "tiny", first.path.name, 0)) as other:
+        with pytest.raises(
+            raylfl.BadConfig, match=r"is in use by another process \(.*\): wait for it, or stop it first"
+        ):
+            second.make()
+        other.delete()
+
+    def prepare_meanwhile(config):
+        monkeypatch.setattr(planned, "prepare", prepare)
+        first.make()
+        return prepare(config)
+
+    prepare = planned.prepare
+    monkeypatch.setattr(planned, "prepare", prepare_meanwhile)
+    second.make()
+    assert "resumed at round 6" in (second.path / "log.txt").read_text()
+    before = (second.path / "log.txt").read_bytes()
+    second.make()
+    assert (second.path / "log.txt").read_bytes() == before
 
 
 def test_mistakes_in_any_config_are_reported_before_the_first_run(tmp_path, runs):

@@ -87,6 +87,8 @@ class RunDirectory:
                     if url is None or _begun(path, join(url, name, path.name)):
                         break
                 if run_id is not None:
+                    if (begun := RunDirectory(path)).in_use:
+                        raise begun.refusal
                     raise id_exists(path if url is None or path.exists() else join(url, name, path.name))
             (path / "checkpoints").mkdir()
             (path / "log.txt").touch()
@@ -112,7 +114,7 @@ class RunDirectory:
                 f"{self.path} cannot be written, or locked ({error.strerror}): logging.dir=DIR sets another place"
             ) from error
         if not free:
-            raise BadConfig(f"{self.path} is in use by another process ({self.command}): wait for it, or stop it first")
+            raise self.refusal
         with suppress(OSError):  # a full disk
             self._locks.note(".lock", command or shlex.join(sys.argv))
         try:
@@ -150,6 +152,11 @@ class RunDirectory:
     def in_use(self) -> bool:
         """Whether a process holds the run's lock, which means that this process executes the run now."""
         return is_locked(self.path / ".lock")
+
+    @property
+    def refusal(self) -> BadConfig:
+        """The error for a run whose lock another process holds."""
+        return BadConfig(f"{self.path} is in use by another process ({self.command}): wait for it, or stop it first")
 
     def claim(self) -> None:
         """Takes the lock on writing rounds, and deletes temporary files of killed processes.
