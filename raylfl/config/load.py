@@ -89,7 +89,16 @@ def compose(source: Source, overrides: Sequence[str] = (), object_layer: ObjectL
     objects = [] if object_layer is None else [tree(((key,), value) for key, value in object_layer.layer.items())]
     for layer in layers + objects + override_layers(overrides):
         merge_layer(merged, layer)
-    return resolve_interpolations(merged)
+    return resolve_interpolations(as_python(merged))
+
+
+def as_python(value: Any) -> Any:
+    """A copy of the value with numbers and lists in place of numpy's (or torch's) numbers and arrays."""
+    if isinstance(value, dict):
+        return {key: as_python(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [as_python(entry) for entry in value]
+    return value.tolist() if hasattr(value, "tolist") and not isinstance(value, type) else value
 
 
 def _plain(config: DictConfig) -> dict[str, Any]:
@@ -115,8 +124,8 @@ def _resolved(config: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
             refuse_expansion({str(key): value for key, value in content.items()})
         return OmegaConf.to_container(node, resolve=True)  # type: ignore[return-value]
     except (OmegaConfBaseException, RecursionError, ValueError) as error:
-        reason = str(error).partition("\n")[0]
-        raise BadConfig(f"config not understood: {reason}") from error
+        reason, key = str(error).partition("\n")[0], getattr(error, "full_key", None)
+        raise BadConfig(f"config not understood: {f'{key}: ' if key else ''}{reason}") from error
 
 
 def refuse_secrets(value: Any, dotted_key: str = "") -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Unpack, overload
 
 from raylfl.config.identity import identity
-from raylfl.config.load import Config, Source, load_config
+from raylfl.config.load import Config, Source, as_python, load_config
 from raylfl.config.objects import ObjectLayer, Objects, object_layer
 from raylfl.errors import BadConfig, SomeDiverged
 from raylfl.execution.planned import PlannedRun, prepare
@@ -96,6 +96,8 @@ def compare(
     NonFinite, as `raylfl.run` for a list, if runs have diverged.
     """
     if seeds and (given_seed := next((text for text in overrides if text.startswith("seed=")), None)):
+    require_lists(overrides=overrides, algorithms=algorithms, seeds=seeds, callbacks=callbacks)
+    seeds = as_python(list(seeds))
         raise BadConfig(f"{given_seed} and seeds={list(seeds)}: give one of them")
     worlds = [[*overrides, f"seed={seed}"] for seed in seeds] or [list(overrides)]
     variants = [

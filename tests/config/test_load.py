@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 import yaml
 
@@ -26,6 +27,26 @@ def write(folder, name, content):
     path = folder / name
     path.write_text(yaml.safe_dump(content))
     return path
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (np.float64(0.5), 0.5),
+        (np.float32(0.5), 0.5),
+        (np.int64(2), 2.0),
+        ({"uniform": np.array([0.1, 0.5])}, {"uniform": [0.1, 0.5]}),
+        ({"uniform": [np.float64(0.1), np.float64(0.5)]}, {"uniform": [0.1, 0.5]}),
+    ],
+)
+def test_numbers_and_arrays_of_numpy_are_those_of_python(value, plain):
+    resolved = load_config({"system": {"seconds_per_step": value}}).resolved
+    assert resolved["system"]["seconds_per_step"] == plain
+
+
+def test_a_value_of_another_type_is_refused_with_its_key():
+    with pytest.raises(BadConfig, match=r"^config not understood: local.lr: Value 'set' is not"):
+        load_config({"local": {"lr": {1, 2}}})
 
 
 def test_later_layers_win_and_the_dotlist_wins_over_all(tmp_path):
