@@ -241,13 +241,15 @@ def runs(path: str | Path = "runs", where: Sequence[str] = ()) -> pd.DataFrame:
             "diverged": run.diverged,
             "rounds_done": len(run.rounds),
             "stopped_early": run.summary.get("stopped_early"),
+    records = read_runs(path)[0]
+    selected = select(records, where)
             **{k: json.dumps(v) if isinstance(v, (list, dict)) else v for k, v in flatten(run.config).items()},
             **{f"final/{name}": value for name, value in run.summary.get("final", run.newest).items()},
             **{f"best/{name}": value for name, value in run.summary.get("best", {}).items()},
         }
-        for run in select(read_runs(path)[0], where)
+        for run in selected or records
     ]
-    return _frame(rows, None, "raylfl.runs")
+    return _frame(rows, None, "raylfl.runs")[: len(selected)]  # without a match, no rows, but the columns
 
 
 def ledger(name: str | None = None, results: str | Path | None = None) -> pd.DataFrame:

@@ -123,6 +123,9 @@ def test_runs_are_a_table_with_config_and_summary(runs, tmp_path):
         row = table.loc[str(result.run_dir)]
         assert (row["local.lr"], row["rounds_done"], row["finished"]) == (lr, 2, True)
         assert row["final/train/loss"] == result.metrics[-1]["train/loss"]
+    none = raylfl.runs(tmp_path / "runs", ["local.lr>5"])
+    assert len(none) == 0
+    assert {"path", "local.lr", "final/train/loss"} <= set(none.columns)
 
 
 def test_without_pandas_the_extra_is_named_and_tab_completion_has_the_whole_interface(done, monkeypatch):
