@@ -20,12 +20,13 @@ from raylfl.config.objects import GROUPS, ObjectLayer, Objects, can_import, obje
 from raylfl.config.urls import is_url, join
 from raylfl.errors import BadConfig, UnusableConfig, exits_as_errors
 from raylfl.python.control import Callback, Progress, interactive, reason_to_stop
-from raylfl.python.result import Result, one_at_a_time, result_of
+from raylfl.python.result import Result, location, one_at_a_time, result_of
 from raylfl.runtime.stopping import sigterm_interrupts
 
 if TYPE_CHECKING:
     from raylfl.config.groups.runtime import RuntimeConfig
     from raylfl.experiment.parts import Experiment
+    from raylfl.python.frames import Run
     from raylfl.runtime.records.run_dir import RunDirectory
 
 Watch = Callable[[Progress], None]
@@ -42,7 +43,7 @@ def watching(watch: Watch | None, progress: bool | None) -> AbstractContextManag
 
 
 def resume(
-    path: str | Path,
+    path: str | Path | Result | Run,
     overrides: Sequence[str] = (),
     watch: Watch | None = None,
     *,
@@ -53,7 +54,7 @@ def resume(
     callbacks: Sequence[Callback] = (),
     **objects: Unpack[Objects],
 ) -> Result:
-    """Resumes the run in this directory, or at this URL, from its newest intact checkpoint; `rounds` may be raised.
+    """Resumes a run (its directory, URL, Result or Run) from its newest intact checkpoint; `rounds` may be raised.
 
     Objects that the config cannot name must be passed again. With `trust=True` they are loaded from the run's
     objects.pkl instead. Loading executes code in that file, and a run that was not written on this machine is resumed
@@ -64,6 +65,7 @@ def resume(
     """
     from raylfl.runtime.records.mirror import local_folder
 
+    path = location(path)
     folder = local_folder(path, take_over)
     before, config = saved(folder, path if is_url(path) else folder, overrides, trust, objects, known)
     refuse_changes(before.resolved, config.resolved)

@@ -18,7 +18,7 @@ from raylfl.config.objects import Objects
 from raylfl.config.urls import is_url
 from raylfl.errors import BadConfig, UnusableConfig
 from raylfl.python.api import saved
-from raylfl.python.result import module_of, one_at_a_time
+from raylfl.python.result import Result, location, module_of, one_at_a_time
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -192,8 +192,10 @@ class Run:
                 return summary(by_name(list(samples), backend.evaluate(broadcast, chunks).result()))[0]
 
 
-def load(path: str | Path, overrides: Sequence[str] = (), *, trust: bool = False, **objects: Unpack[Objects]) -> Run:
-    """Reads the run in this directory, or at this URL.
+def load(
+    path: str | Path | Result | Run, overrides: Sequence[str] = (), *, trust: bool = False, **objects: Unpack[Objects]
+) -> Run:
+    """Reads the run in this directory, at this URL, or of this Result or Run.
 
     Overrides and objects, such as `eval.batch_size=1000` or `data=Other()`, change later evaluations, not the saved
     run. `trust` has the same meaning as in `resume`. The classes of the config, and objects that it cannot name, are
@@ -204,12 +206,13 @@ def load(path: str | Path, overrides: Sequence[str] = (), *, trust: bool = False
     folder = local_view(path, complete=True).expanduser().resolve()
     try:
         return Run(folder, saved(folder, path if is_url(path) else folder, overrides, trust, objects)[1])
+    path = location(path)
     except UnusableConfig as error:
         return Run(folder, error)
 
 
 def evaluate(
-    path: str | Path, overrides: Sequence[str] = (), *, trust: bool = False, **objects: Unpack[Objects]
+    path: str | Path | Result | Run, overrides: Sequence[str] = (), *, trust: bool = False, **objects: Unpack[Objects]
 ) -> dict[str, float]:
     """Evaluates the final model of a run on its test and validation data, or on other data.
 
@@ -269,15 +272,16 @@ def ledger(name: str | None = None, results: str | Path | None = None) -> pd.Dat
     return _frame(rows_of(Path(results or root / "results"), name), None, "raylfl.ledger")
 
 
-def diff(*paths: str | Path) -> pd.DataFrame:
+def diff(*runs: str | Path | Result | Run) -> pd.DataFrame:
     """A table of the config keys, versions and commits in which runs differ: one row per key, one column per run.
 
-    paths: run directories or URLs, or directories that hold some. Raises BadConfig if there is no readable run.
+    runs: run directories or URLs, directories that hold some, Results or Runs. Raises BadConfig if there is no readable
+    run.
     """
     from raylfl.report.runs import read_runs
     from raylfl.report.selection import differing_keys
     from raylfl.runtime.records.mirror import address
 
-    found = read_runs(paths)[0]
+    found = read_runs(map(location, runs))[0]
     rows = [(key, *values) for key, values in differing_keys(found).items()]
     return _frame(rows, ("key", *(address(run.path) for run in found)), "raylfl.diff").set_index("key")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import torch
     from matplotlib.figure import Figure
 
+    from raylfl.python.frames import Run
     from raylfl.runtime.records.run_dir import RunDirectory
 
 
@@ -73,6 +74,14 @@ class Result:
         import torch
 
         return module_of(self.config, torch.load(self.run_dir / "final.pt", weights_only=True))
+
+
+def location(run: str | Path | Result | Run) -> str | Path:
+    """The directory or URL of a run: itself, or that of a Result or a Run."""
+    from raylfl.report.runs import paths_of
+
+    (path,) = paths_of([run])
+    return path if isinstance(path, str) else Path(path)
 
 
 def module_of(config: Config, final: Mapping[str, Any]) -> Any:

@@ -128,6 +128,17 @@ def test_runs_are_a_table_with_config_and_summary(runs, tmp_path):
     assert {"path", "local.lr", "final/train/loss"} <= set(none.columns)
 
 
+def test_runs_and_results_stand_for_their_directories(runs):
+    results = [raylfl.run(TINY, [*runs, "rounds=2", f"local.lr={lr}"]) for lr in (0.05, 0.1)]
+    loaded = raylfl.load(results[0])
+    assert loaded.path == results[0].run_dir
+    table = raylfl.diff(loaded, results[1])
+    assert list(table.columns) == [str(result.run_dir) for result in results]
+    assert "local.lr" in table.index
+    assert raylfl.evaluate(results[0]) == raylfl.evaluate(loaded) == raylfl.evaluate(loaded.path)
+    assert len(raylfl.resume(loaded, ["rounds=3"]).metrics) == len(raylfl.resume(results[1], ["rounds=3"]).metrics) == 3
+
+
 def test_without_pandas_the_extra_is_named_and_tab_completion_has_the_whole_interface(done, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     run = raylfl.load(done.run_dir)
