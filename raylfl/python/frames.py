@@ -18,7 +18,7 @@ from raylfl.config.objects import Objects
 from raylfl.config.urls import is_url
 from raylfl.errors import BadConfig, UnusableConfig
 from raylfl.python.api import saved
-from raylfl.python.result import Result, location, module_of, one_at_a_time
+from raylfl.python.result import Result, location, module_of, one_at_a_time, progress_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,7 +37,7 @@ def _frame(rows: Sequence[Any], columns: Sequence[str] | None, what: str) -> pd.
 FINAL, BEST = "final.pt", "best.pt"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Run:
     """A saved run, finished or unfinished; its files are read on first use and then kept in memory.
 
@@ -48,6 +48,9 @@ class Run:
     path: Path
     _config: Config | UnusableConfig
     _file: str = FINAL
+
+    def __repr__(self) -> str:
+        return f"Run({progress_line(self.rows)}, path={str(self.path)!r})"
 
     @property
     def config(self) -> Config:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import ChainMap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from raylfl.config.load import Config
 from raylfl.core.torch_state import torch_defaults
+from raylfl.runtime.records.lines import numbers_of
 
 if TYPE_CHECKING:
     import torch
@@ -36,11 +37,8 @@ class Result:
     config: Config
 
     def __repr__(self) -> str:
-        from raylfl.python.console import status_line
-
         name = self.config.resolved["algorithm"]["name"]
-        latest = ChainMap(*reversed(self.metrics))  # evaluations are not in every row
-        return f"Result({name}, {len(self.metrics)} rounds: {status_line(latest)}, run_dir={str(self.run_dir)!r})"
+        return f"Result({name}, {progress_line(self.metrics)}, run_dir={str(self.run_dir)!r})"
 
     def plot(self, metric: str | None = None, axis: str = "rounds") -> Figure:
         """The curve of one metric of this run as a matplotlib figure, see `raylfl.plot`."""
@@ -82,6 +80,14 @@ def location(run: str | Path | Result | Run) -> str | Path:
 
     (path,) = paths_of([run])
     return path if isinstance(path, str) else Path(path)
+
+
+def progress_line(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The number of rounds and the newest metrics, from the rows of metrics.jsonl: `4 rounds: train 0.8136`."""
+    from raylfl.python.console import status_line
+
+    latest = ChainMap(*(dict(numbers_of(row)) for row in reversed(rows)))  # evaluations are not in every row
+    return ": ".join(part for part in (f"{len(rows)} rounds", status_line(latest)) if part)
 
 
 def module_of(config: Config, final: Mapping[str, Any]) -> Any:

@@ -132,6 +132,9 @@ def test_runs_and_results_stand_for_their_directories(runs):
     results = [raylfl.run(TINY, [*runs, "rounds=2", f"local.lr={lr}"]) for lr in (0.05, 0.1)]
     loaded = raylfl.load(results[0])
     assert loaded.path == results[0].run_dir
+    assert repr(loaded).startswith("Run(2 rounds: train ")
+    assert repr(loaded).endswith(f", path={str(loaded.path)!r})")
+    assert len(repr(loaded).splitlines()) == 1
     table = raylfl.diff(loaded, results[1])
     assert list(table.columns) == [str(result.run_dir) for result in results]
     assert "local.lr" in table.index
