@@ -9,7 +9,7 @@ import difflib
 import sysconfig
 import traceback
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -66,6 +66,19 @@ def did_you_mean(
     """
     near = difflib.get_close_matches(str(name), list(known), n=1, cutoff=cutoff)
     return f"did you mean {place}{near[0]}?" if near else otherwise
+
+
+def require_lists(**arguments: object) -> None:
+    """Raises BadConfig for an argument that is a single string or object, where a list of them is needed.
+
+    >>> require_lists(algorithms="fedavg,focus")
+    Traceback (most recent call last):
+    raylfl.errors.BadConfig: algorithms='fedavg,focus', but must be a list: algorithms=['fedavg', 'focus']
+    """
+    for name, value in arguments.items():
+        if isinstance(value, (str, Mapping)) or not isinstance(value, Iterable):
+            entries = value.split(",") if isinstance(value, str) and not set(value) & set("[{") else [value]
+            raise BadConfig(f"{name}={value!r}, but must be a list: {name}={entries!r}")
 
 
 class UnusableConfig(BadConfig):

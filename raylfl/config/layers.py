@@ -17,7 +17,7 @@ from raylfl.components.registry import NAMING
 from raylfl.config.find import find_config
 from raylfl.config.schema import FIXED_GROUPS, NAMED_GROUPS
 from raylfl.config.text import FORMAT, KEY, parse, refuse_other
-from raylfl.errors import BadConfig
+from raylfl.errors import BadConfig, require_lists
 
 KeyPath = tuple[Any, ...]  # the keys on the way to a value: ("local", "lr")
 GROUPS = (*FIXED_GROUPS, *NAMED_GROUPS)
@@ -67,6 +67,7 @@ def with_bases(content: Mapping[str, Any], folder: Path, chain: tuple[Path, ...]
 
 def override_layers(overrides: Sequence[str]) -> list[dict[str, Any]]:
     """The layers of `key=value` overrides: the configs named by `base=...`, then one layer with all other items."""
+    require_lists(overrides=overrides)
     layer = tree(map(override, overrides))
     return with_bases(layer, Path())
 

@@ -6,7 +6,7 @@ from typing import Any, Unpack, overload
 from raylfl.config.identity import identity
 from raylfl.config.load import Config, Source, as_python, load_config
 from raylfl.config.objects import ObjectLayer, Objects, object_layer
-from raylfl.errors import BadConfig, SomeDiverged
+from raylfl.errors import BadConfig, SomeDiverged, require_lists
 from raylfl.execution.planned import PlannedRun, prepare
 from raylfl.python import api
 from raylfl.python.api import Watch
@@ -62,6 +62,7 @@ def run(
     Raises BadConfig for mistakes, before anything is started, and NonFinite if a run has diverged; for a list, when the
     others are complete: the error has their `results`, and the `run_dirs` of all runs.
     """
+    require_lists(callbacks=callbacks)
     if isinstance(source, list):
         configs = [load_config(each, overrides, object_layer(objects)) for each in source]
         return run_all(configs, watch, progress, callbacks, jobs)
@@ -95,10 +96,10 @@ def compare(
     the same meaning as in `raylfl.run` for a list. Raises BadConfig for mistakes, or if another run has this id, and
     NonFinite, as `raylfl.run` for a list, if runs have diverged.
     """
-    if seeds and (given_seed := next((text for text in overrides if text.startswith("seed=")), None)):
     require_lists(overrides=overrides, algorithms=algorithms, seeds=seeds, callbacks=callbacks)
     seeds = as_python(list(seeds))
-        raise BadConfig(f"{given_seed} and seeds={list(seeds)}: give one of them")
+    if seeds and (given_seed := next((text for text in overrides if text.startswith("seed=")), None)):
+        raise BadConfig(f"{given_seed} and seeds={seeds}: give one of them")
     worlds = [[*overrides, f"seed={seed}"] for seed in seeds] or [list(overrides)]
     variants = [
         ([*world, f"algorithm.name={algorithm}"], object_layer(objects))

@@ -18,7 +18,7 @@ from raylfl.config.identity import identity, refuse_changes
 from raylfl.config.load import Config, compose, load_config
 from raylfl.config.objects import GROUPS, ObjectLayer, Objects, can_import, object_layer
 from raylfl.config.urls import is_url, join
-from raylfl.errors import BadConfig, UnusableConfig, exits_as_errors
+from raylfl.errors import BadConfig, UnusableConfig, exits_as_errors, require_lists
 from raylfl.python.control import Callback, Progress, interactive, reason_to_stop
 from raylfl.python.result import Result, location, one_at_a_time, result_of
 from raylfl.runtime.stopping import sigterm_interrupts
@@ -65,6 +65,7 @@ def resume(
     """
     from raylfl.runtime.records.mirror import local_folder
 
+    require_lists(callbacks=callbacks)
     path = location(path)
     folder = local_folder(path, take_over)
     before, config = saved(folder, path if is_url(path) else folder, overrides, trust, objects, known)

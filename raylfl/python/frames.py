@@ -16,7 +16,7 @@ from raylfl.components.extras import require
 from raylfl.config.load import Config
 from raylfl.config.objects import Objects
 from raylfl.config.urls import is_url
-from raylfl.errors import BadConfig, UnusableConfig
+from raylfl.errors import BadConfig, UnusableConfig, require_lists
 from raylfl.python.api import saved
 from raylfl.python.result import Result, location, module_of, one_at_a_time, progress_line
 
@@ -206,10 +206,10 @@ def load(
     """
     from raylfl.runtime.records.mirror import local_view
 
+    path = location(path)
     folder = local_view(path, complete=True).expanduser().resolve()
     try:
         return Run(folder, saved(folder, path if is_url(path) else folder, overrides, trust, objects)[1])
-    path = location(path)
     except UnusableConfig as error:
         return Run(folder, error)
 
@@ -240,6 +240,9 @@ def runs(path: str | Path = "runs", where: Sequence[str] = ()) -> pd.DataFrame:
     from raylfl.report.selection import select
     from raylfl.runtime.records.mirror import address
 
+    require_lists(where=where)
+    records = read_runs(path)[0]
+    selected = select(records, where)
     rows = [
         {
             "path": address(run.path),
@@ -247,8 +250,6 @@ def runs(path: str | Path = "runs", where: Sequence[str] = ()) -> pd.DataFrame:
             "diverged": run.diverged,
             "rounds_done": len(run.rounds),
             "stopped_early": run.summary.get("stopped_early"),
-    records = read_runs(path)[0]
-    selected = select(records, where)
             **{k: json.dumps(v) if isinstance(v, (list, dict)) else v for k, v in flatten(run.config).items()},
             **{f"final/{name}": value for name, value in run.summary.get("final", run.newest).items()},
             **{f"best/{name}": value for name, value in run.summary.get("best", {}).items()},

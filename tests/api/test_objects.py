@@ -249,3 +249,31 @@ def test_what_cannot_be_pickled_is_named_and_the_run_goes_on(runs, capsys):
 def test_mistakes_are_refused_before_the_run(runs, objects, words):
     with pytest.raises(BadConfig, match=words):
         raylfl.run(TINY, runs, **objects)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: raylfl.run(TINY, "rounds=2,seed=1"), r"overrides='.*', .* overrides=\['rounds=2', 'seed=1'\]"),
+        (lambda: raylfl.run(TINY, "local.steps={uniform: [1, 2]}"), r"overrides=\['local.steps={uniform: \[1, 2\]}'\]"),
+        (lambda: raylfl.run([TINY], "rounds=2"), r"overrides=\['rounds=2'\]"),
+        (lambda: raylfl.compare(TINY, "rounds=2", ["fedavg"]), r"overrides=\['rounds=2'\]"),
+        (lambda: raylfl.compare(TINY, [], "fedavg,focus"), r"algorithms=\['fedavg', 'focus'\]"),
+        (lambda: raylfl.compare(TINY, [], {"name": "fedavg"}), r"algorithms=\[{'name': 'fedavg'}\]"),
+        (lambda: raylfl.compare(TINY, [], ["fedavg"], seeds=3), r"seeds=\[3\]"),
+        (lambda: raylfl.run(TINY, callbacks=raylfl.Callback()), r"callbacks=<.*>, but must be a list"),
+        (
+            lambda: raylfl.compare(TINY, [], ["fedavg"], callbacks=raylfl.Callback()),
+            "callbacks=<.*>, but must be a list",
+        ),
+        (lambda: raylfl.resume("runs", callbacks=raylfl.Callback()), "callbacks=<.*>, but must be a list"),
+        (lambda: raylfl.runs("runs", "seed=0"), r"where=\['seed=0'\]"),
+    ],
+)
+def test_a_single_text_or_object_in_place_of_a_list_is_refused_before_anything_is_written(
+    call, words, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadConfig, match=words):
+        call()
+    assert list(tmp_path.iterdir()) == []
