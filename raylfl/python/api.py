@@ -20,13 +20,12 @@ from raylfl.config.objects import GROUPS, ObjectLayer, Objects, can_import, obje
 from raylfl.config.urls import is_url, join
 from raylfl.errors import BadConfig, UnusableConfig, exits_as_errors, require_lists
 from raylfl.python.control import Callback, Progress, interactive, reason_to_stop
-from raylfl.python.result import Result, location, one_at_a_time, result_of
+from raylfl.python.result import Result, SavedRun, location, one_at_a_time, result_of
 from raylfl.runtime.stopping import sigterm_interrupts
 
 if TYPE_CHECKING:
     from raylfl.config.groups.runtime import RuntimeConfig
     from raylfl.experiment.parts import Experiment
-    from raylfl.python.frames import Run
     from raylfl.runtime.records.run_dir import RunDirectory
 
 Watch = Callable[[Progress], None]
@@ -43,7 +42,7 @@ def watching(watch: Watch | None, progress: bool | None) -> AbstractContextManag
 
 
 def resume(
-    path: str | Path | Result | Run,
+    path: str | Path | Result | SavedRun,
     overrides: Sequence[str] = (),
     watch: Watch | None = None,
     *,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from raylfl.config.load import Config
 from raylfl.core.torch_state import torch_defaults
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import torch
     from matplotlib.figure import Figure
 
-    from raylfl.python.frames import Run
     from raylfl.runtime.records.run_dir import RunDirectory
 
 
@@ -74,7 +73,14 @@ class Result:
         return module_of(self.config, torch.load(self.run_dir / "final.pt", weights_only=True))
 
 
-def location(run: str | Path | Result | Run) -> str | Path:
+class SavedRun(Protocol):
+    """What has the directory of a run, such as a `raylfl.Run`."""
+
+    @property
+    def path(self) -> Path: ...
+
+
+def location(run: str | Path | Result | SavedRun) -> str | Path:
     """The directory or URL of a run: itself, or that of a Result or a Run."""
     from raylfl.report.runs import paths_of
 
