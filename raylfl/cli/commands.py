@@ -170,13 +170,16 @@ def report(args: argparse.Namespace) -> None:
         return
     require(*REPORT, what="raylfl report")
     choices = {"metric": args.metric, "target": args.target, "last": args.last}
-    if len(paths) == 1 and not any(value is not None for value in choices.values()):
+    if len(paths) == 1:
         from raylfl.tune.spec import shown_choices
 
         try:
-            choices |= shown_choices(paths[0])
+            of_sweep = shown_choices(paths[0])
         except BadConfig as error:
             say(f"settings are not ranked as in the sweep: {error}")
+        else:
+            if args.metric in (None, of_sweep.get("metric")):  # the sweep's target and rounds are of its metric
+                choices |= {key: value for key, value in of_sweep.items() if choices[key] is None}
     choices |= {"theory": args.theory, "where": args.where, "columns": [key for key in args.columns.split(",") if key]}
     choices["better"] = args.better
     _write_report(paths, Path(args.out), **choices)

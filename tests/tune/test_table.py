@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import yaml
 
+from raylfl.cli import main
 from raylfl.report.page import content_of
 from raylfl.report.tables import best_settings
 from raylfl.tune.journal import STOPPED, Journal, Trial, setting_rows, write_tables
@@ -123,3 +124,24 @@ def test_the_report_of_a_sweep_ranks_settings_by_the_sweeps_score(make, score, f
     assert row["last"].mean == pytest.approx(best.score.mean)
     assert content.summary(content.parts).columns[3].head.endswith("best" if score == "best" else "last 2")
     assert shown_choices(folder / "0-s0") == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "metric", "target", "last"),
+    [
+        ([], "test/loss", None, 2),
+        (["--target", "2.1"], "test/loss", 2.1, 2),
+        (["--last", "1"], "test/loss", None, 1),
+        (["--metric", "test/loss", "--target", "2.1"], "test/loss", 2.1, 2),
+        (["--metric", "time/round", "--better", "min"], "time/round", None, None),
+    ],
+)
+def test_options_of_a_report_replace_only_their_own_part_of_the_sweeps_score(
+    make, monkeypatch, options, metric, target, last
+):
+    spec, folder, _ = make(CURVES, seeds=[0, 1], metric="test/loss")
+    (folder / "sweep.yaml").write_text(yaml.safe_dump({"format": 2, **spec.content}))
+    shown = {}
+    monkeypatch.setattr("raylfl.cli.commands._write_report", lambda paths, out, **choices: shown.update(choices))
+    assert main(["report", str(folder), *options]) == 0
+    assert (shown["metric"], shown["target"], shown["last"]) == (metric, target, last)
