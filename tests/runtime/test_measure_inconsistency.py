@@ -10,6 +10,7 @@ from tests.runtime.measured import ETA, LINKS, SAMPLED, STEPS, N, Points, Q, W, 
 P = np.array([0.9, 0.7, 0.5, 0.3, 0.1])
 MU = 3.0
 COINS = ["participation.name=bernoulli", f"participation.p={P.tolist()}"]
+ABSENT = ["participation={name: uniform, size: 3, availability: {name: bernoulli, p: 0.5}}"]
 
 
 def mean_over_received_sets(p):
@@ -100,6 +101,7 @@ def test_no_distance_is_predicted_if_the_data_have_one_optimum_only():
         ["algorithm.name=focus"],  # no fixed combination of updates
         [*SAMPLED, *LINKS],  # 1/|R| and unequal probabilities: no closed form
         ["eval.inconsistency=false"],
+        *([*ABSENT, f"algorithm={method}"] for method in ("fedacs", "{name: optimal_sampling, norms: stale}")),
     ],
 )
 def test_chi2_is_left_out_if_unknown_or_switched_off(overrides):

@@ -84,11 +84,17 @@ class Planner:
         work = self.experiment.work.varies or overrides(self.experiment.algorithm, "draw_local_steps")
         return link and not work and self.replayed is None
 
+    @cached_property
+    def _all_available(self) -> bool:
+        """Whether all clients are available in every round, because no process decides about it."""
+        return self.experiment.participation.eligible(0, self.experiment.world) is None
+
     def expected_draws(self, c: SystemInfo, server: ServerState) -> tuple[Floats | None, Law | None]:
         """(the expected number of draws of each client [N], the distribution of these draws), each None if unknown.
 
         A method that samples clients itself draws them with replacement; otherwise the participation process draws
-        them. c: the system state before the round (`system`).
+        them. Its expected draws are unknown if clients may be unavailable: its probabilities are those given this
+        round's available clients. c: the system state before the round (`system`).
         """
         experiment = self.experiment
         if experiment.algorithm.samples_by_norm:
@@ -97,7 +103,7 @@ class Planner:
         if drawn_for is not server:
             p = experiment.algorithm.probabilities(server, c) if self.samples else None
         if p is not None:
-            return c.size * p, "with_replacement"
+            return c.size * p if self._all_available else None, "with_replacement"
         return experiment.participation.marginals(experiment.world, c.index), experiment.participation.law
 
     def expected_coefficients(self, c: SystemInfo, server: ServerState) -> Floats | None:
