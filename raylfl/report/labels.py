@@ -62,8 +62,12 @@ def _whole(value: Any) -> Any:
 
 
 def method_of(flat: Mapping[str, Any]) -> str:
-    """The method of a config with dotted keys: its `algorithm.name`, or `?` without that key."""
-    return str(flat.get(METHOD, "?"))
+    """The method of a config with dotted keys: its `algorithm.name`, or `?` without that key.
+
+    A class of the user with the name of a method of raylfl has its class path in addition: `FedAvg (mine.FedAvg)`.
+    """
+    name, path = str(flat.get(METHOD, "?")), flat.get(f"{METHOD.partition('.')[0]}.class_path")
+    return f"{name} ({path})" if path and display(name) in map(display, _class_names()) else name
 
 
 def display(method: str) -> str:
@@ -113,7 +117,7 @@ def tell_apart(flats: Sequence[Mapping[str, Any]], keys: Sequence[str], known: I
         for key in keys:
             same = [other for other in rivals if canonical(other.get(key)) == canonical(flat.get(key))]
             if len(same) < len(rivals):
-                parts.append(say(key, flat.get(key), names[key]))
+                parts.append(say(key, method_of(flat) if key == METHOD else flat.get(key), names[key]))
                 rivals = same
         texts.append(", ".join(parts))
     return texts

@@ -4,7 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylfl.report.labels import canonical, flatten, is_scenario, labels, short_keys, show_value, varying
+from raylfl.report.labels import (
+    canonical,
+    display,
+    flatten,
+    is_scenario,
+    labels,
+    method_of,
+    short_keys,
+    show_value,
+    varying,
+)
 from tests.report.synthetic import config_of
 
 
@@ -22,6 +32,14 @@ def test_a_label_has_its_method_and_only_the_keys_that_distinguish_it():
         {"algorithm.name": "fedavg", "local.lr": 0.1},
     )
     assert labels(given_) == ["FOCUS, lr=0.1", "FOCUS, lr=1e-5", "FedAvg"]
+
+
+def test_a_class_of_the_user_with_the_name_of_a_method_has_its_class_path():
+    own = {"algorithm.name": "FedAvg", "algorithm.class_path": "mine.FedAvg"}
+    two = flats({"algorithm.name": "fedavg"}, own)
+    assert labels(two) == ["FedAvg", "FedAvg (mine.FedAvg)"]
+    assert [display(method_of(flat)) for flat in two] == labels(two)
+    assert labels(flats(own | {"algorithm.name": "Mine"})) == ["Mine"]
 
 
 def test_keys_are_called_without_their_group_unless_they_have_a_namesake():
