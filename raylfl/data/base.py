@@ -101,12 +101,14 @@ def fetch(url: str, md5: str) -> bytes:
     return content
 
 
-def data_missing(name: str, problem: str, expected: str, above: str, download: bool) -> DataMissing:
+def data_missing(name: str, problem: str, expected: str, above: str | None, download: bool) -> DataMissing:
     """The error for missing or damaged files of the data set `name`, with the fault, the expected files and a remedy.
 
-    above: what data.init_args.root must contain, for the message. download: whether the option `download` can
-    fetch the files.
+    above: what data.init_args.root must contain, for the message; None: the root is no remedy. download: whether the
+    option `download` can fetch the files.
     """
+    if above is None:
+        return DataMissing(f"data.name={name}: {problem}; expected {expected}")
     remedy = f"set data.init_args.root, or RAYLFL_DATA, to the folder that holds {above}"
     if download:
         remedy = f"set data.init_args.download=true to fetch them, or {remedy.removeprefix('set ')}; "

@@ -78,7 +78,8 @@ class ImageFolder(ImageData):
             halves, self.classes, self.notes = arrays(source, (train, test), size, grey, folder)
         except Unreadable as problem:
             expected = f"{train}/<class>/* and {test}/<class>/*, JPEG or PNG, in the folder or tar file {source}"
-            raise data_missing(self.name, str(problem), expected, above=path, download=False) from problem
+            above = None if source.exists() or Path(path).is_absolute() else path
+            raise data_missing(self.name, str(problem), expected, above, download=False) from problem
         tensors = [(torch.from_numpy(half["x"]), torch.from_numpy(half["y"])) for half in halves]
         self.hold(tensors[0], tensors[1], len(self.classes), transform)
 

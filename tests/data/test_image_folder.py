@@ -168,8 +168,9 @@ def test_files_that_are_left_out_are_counted_by_suffix_and_misplaced_images_are_
 )
 def test_what_cannot_be_arrays_is_refused_with_the_reason(folder, load, change, message):
     change(folder)
-    with pytest.raises(DataMissing, match=message):
+    with pytest.raises(DataMissing, match=message) as caught:
         load(folder)
+    assert "RAYLFL_DATA" not in str(caught.value)  # the folder is found
 
 
 def test_a_truncated_and_a_missing_tar_file_are_reported(folder, load, tmp_path):
@@ -177,8 +178,11 @@ def test_a_truncated_and_a_missing_tar_file_are_reported(folder, load, tmp_path)
     path.write_bytes(path.read_bytes()[:300])
     with pytest.raises(DataMissing, match="is damaged"):
         load(path)
-    with pytest.raises(DataMissing, match="nowhere is missing"):
+    with pytest.raises(DataMissing, match="nowhere is missing") as caught:
         load(tmp_path / "nowhere")
+    assert "RAYLFL_DATA" not in str(caught.value)  # an absolute path does not depend on it
+    with pytest.raises(DataMissing, match=r"nowhere is missing.*\n.*RAYLFL_DATA.* holds nowhere$"):
+        load("nowhere")
 
 
 @pytest.mark.parametrize(
