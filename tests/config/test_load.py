@@ -218,7 +218,7 @@ def test_no_shipped_component_changes_its_options_when_it_is_made(group):
 
 
 ODD = ["a\ud800", "a\x1b[31m", "a\u202eb", "a\x7f", "a\u200bb", "a\tb", "a\x85b", "\u2028", "a\x00", "x" * 201]
-ODD += ["../x", "/tmp/x", "a/b", "..", ".", "", "a\nb"]
+ODD += ["../x", "/tmp/x", "a/b", "..", ".", ".hidden", "", "a\nb"]
 
 
 @pytest.mark.parametrize("name", ODD, ids=ascii)

@@ -74,7 +74,7 @@ def test_deleted_checkpoints_take_no_client_state_with_them(tmp_path, clean):
 # -- links and names from outside ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("run_id", ["../../elsewhere", "/tmp/elsewhere", "..", ".", "a/b", "a\0b", ""])
+@pytest.mark.parametrize("run_id", ["../../elsewhere", "/tmp/elsewhere", "..", ".", ".hidden", "a/b", "a\0b", ""])
 def test_an_id_that_leads_elsewhere_is_refused_by_the_directory_itself(tmp_path, run_id):
     with pytest.raises(BadConfig, match=r"logging.id=.*must be the name of one folder"):
         RunDirectory.create(tmp_path / "runs", "name", run_id, 0)

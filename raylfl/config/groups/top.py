@@ -14,11 +14,12 @@ Patterns = Annotated[list[str], BeforeValidator(lambda value: [value] if isinsta
 def folder_name(key: str, value: str) -> None:
     """Raises BadValue unless the value of a key can be the name of a folder.
 
-    Characters that are not printable are refused, because names are printed to terminals.
+    Characters that are not printable are refused, because names are printed to terminals, and so are hidden folders,
+    because `raylfl runs` and reports do not look into them.
     """
-    named = value not in ("", ".", "..") and not set(value) & set("/\\") and value.isprintable()
+    named = value and value[0] != "." and not set(value) & set("/\\") and value.isprintable()
     if not named or len(value.encode()) > 200:
-        need = "the name of one folder: printable, no slashes, at most 200 bytes"
+        need = "the name of one folder: printable, no slashes, no dot in front, at most 200 bytes"
         raise BadValue(key, got=ascii(value)[:300], need=need)
 
 
