@@ -31,6 +31,7 @@ from raylfl.runtime.records.sources import sources_of
 from raylfl.runtime.round.plan import check_sampling
 from raylfl.runtime.stopping import time_limit
 from raylfl.runtime.workers.logged import Logged, refuse_two_names
+from raylfl.runtime.workers.module import check_gpu
 from raylfl.runtime.workers.task import Chunk
 from raylfl.runtime.workers.worker import Worker
 
@@ -50,6 +51,8 @@ def check(experiment: Experiment) -> Experiment:
     check_sampling(experiment)
     if experiment.config.runtime.backend == "ray":
         check_resources(experiment.config.runtime, experiment.clients)
+    else:
+        check_gpu(experiment.config.runtime)
     setup = experiment.setup
     if not len(setup.shards.indices):
         raise BadConfig("no client owns any training sample: nothing to train on")

@@ -97,3 +97,13 @@ def test_a_mistake_costs_two_lines_and_exit_code_2(config, tmp_path, capsys, cas
     assert "Traceback" not in err
     assert not ray.is_initialized()
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_gpu_that_torch_does_not_find_is_refused_before_the_run_is_announced(config, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
+    assert main(["run", str(config), "runtime={backend: local, gpus_per_worker: 1}"]) == 2
+    out, err = capsys.readouterr()
+    assert "runtime.gpus_per_worker=1" in err
+    assert "6 clients" not in out
+    assert not (tmp_path / "runs").exists()

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from raylfl.config.components import construct
+from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.config.groups.top import ModelConfig
 from raylfl.core.buffers import matching
 from raylfl.core.keyed import keyed_int
@@ -140,14 +141,7 @@ def devices(setup: WorkerSetup) -> tuple[torch.device, Callable[[], AbstractCont
     """
     limit_threads(setup.runtime.threads)
     precision = setup.runtime.precision or ("64-true" if setup.dtype == "float64" else "32-true")
-    share = setup.runtime.on(torch.cuda.device_count()).gpus
-    accelerator = "gpu" if share > 0 else "cpu"
-    if share > 0 and not (torch.cuda.is_available() or torch.backends.mps.is_available()):
-        build = "is built without CUDA" if torch.version.cuda is None else "finds no GPU (see nvidia-smi)"
-        raise BadConfig(
-            f"runtime.gpus_per_worker={share:g}, but torch {torch.__version__} {build}: install torch's build for CUDA "
-            "(https://pytorch.org/get-started), or set runtime.gpus_per_worker=0"
-        )
+    accelerator = "gpu" if check_gpu(setup.runtime) else "cpu"
     fabric = _fabric(accelerator, "32-true" if precision == "32-tf32" else precision)
     if accelerator == "gpu":
         torch.backends.cudnn.deterministic = True
@@ -156,6 +150,18 @@ def devices(setup: WorkerSetup) -> tuple[torch.device, Callable[[], AbstractCont
     torch.backends.cudnn.allow_tf32 = precision == "32-tf32"
     full = precision in (f"{setup.dtype[-2:]}-true", "32-tf32")
     return fabric.device, nullcontext if full else fabric.autocast
+
+
+def check_gpu(runtime: RuntimeConfig) -> bool:
+    """Whether a worker in this process has a GPU. Raises BadConfig if it has one, but torch finds none."""
+    share = runtime.on(torch.cuda.device_count()).gpus
+    if share > 0 and not (torch.cuda.is_available() or torch.backends.mps.is_available()):
+        build = "is built without CUDA" if torch.version.cuda is None else "finds no GPU (see nvidia-smi)"
+        raise BadConfig(
+            f"runtime.gpus_per_worker={share:g}, but torch {torch.__version__} {build}: install torch's build for CUDA "
+            "(https://pytorch.org/get-started), or set runtime.gpus_per_worker=0"
+        )
+    return share > 0
 
 
 @lru_cache
