@@ -14,13 +14,14 @@ from papers.base import Claim, Findings
 from papers.grid import Grid, Point, by
 from papers.numbers import ACCURACY, accuracy_text
 from papers.run_cache import RunCache
+from raylfl.diagnostics.metric_names import is_percent
 from raylfl.report.curves import Curve, curve, draw
 from raylfl.report.derived import Stat
 from raylfl.report.figures import PANEL, Block, Panel, composed, legend_handles
 from raylfl.report.runs import Group
 from raylfl.report.style import MUTED, LineStyle, method_styles, rc
 from raylfl.report.tables import Column, ReportTable
-from raylfl.report.wording import axis_name, is_percent
+from raylfl.report.wording import axis_name
 
 Values = dict[Any, dict[str, dict[str, Any]]]  # panel -> line -> key -> value
 Sweep = Mapping[float, Stat]  # value of the swept axis -> accuracy

@@ -153,7 +153,9 @@ def _parser() -> argparse.ArgumentParser:
     out(sub, None, default="report")
     sub.add_argument("--metric", help="the main metric, such as test/f1 (default: accuracy, distance or loss)")
     sub.add_argument("--better", choices=("max", "min"), help="the better direction of the main metric, if not known")
-    sub.add_argument("--target", type=float, help="value of the main metric for `rounds to target`")
+    sub.add_argument(
+        "--target", type=float, help="value of the main metric for `rounds to target`; accuracies are fractions: 0.95"
+    )
     text = "columns of the summary table, in order: setting, seeds, length, last, final, best, rounds, floats, ..."
     sub.add_argument("--columns", default="", metavar="A,B,...", help=text)
     sub.add_argument("--last", type=int, help="means over the last LAST rounds; 0: each run's best round")

@@ -38,6 +38,18 @@ def direction(metric: str, stated: Mapping[str, Better] | None = None) -> Better
     return next((known[name] for known in (stated or {}, KNOWN) for name in names if name in known), None)
 
 
+def is_percent(metric: str) -> bool:
+    """Whether a metric is a fraction that is shown in per cent: an accuracy."""
+    return "accuracy" in metric
+
+
+def check_target(target: float | None, metric: str) -> None:
+    """Raises BadValue for a target above 1 of a metric that is a fraction."""
+    if target is not None and target > 1 and is_percent(metric):
+        need = f"a fraction, at most 1, for {metric}"
+        raise BadValue("target", got=target, need=need, hint=f"{target:g} % is {target / 100:g}")
+
+
 def names_of(metric: str) -> tuple[str, ...]:
     """The names by which a direction may be stated for this metric, most specific first."""
     plain = STATISTIC.sub("", metric)

@@ -10,12 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 
 from raylfl.core.arrays import Floats
-from raylfl.diagnostics.metric_names import direction
+from raylfl.diagnostics.metric_names import direction, is_percent
 from raylfl.report.derived import AXES, Stat, cost, moving_average
 from raylfl.report.labels import display, show_value
 from raylfl.report.runs import Group, RunRecord
 from raylfl.report.style import MUTED, LineStyle, LogTicks
-from raylfl.report.wording import axis_name, is_percent, number
+from raylfl.report.wording import axis_name, number
 
 LAST_ROUND = int(np.iinfo(np.int64).max)
 ENDED = "×: a seed diverges, and the mean ends"

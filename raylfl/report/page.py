@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from raylfl.diagnostics.metric_names import Better, direction
+from raylfl.diagnostics.metric_names import Better, check_target, direction
 from raylfl.errors import BadConfig, BadValue, did_you_mean
 from raylfl.report import derived, figures, tables
 from raylfl.report.derived import Facet, by_method, default_last, default_target, facets, grows, longest, main_metric
@@ -106,6 +106,7 @@ def content_of(
         figures.require_measured(metric, measured)
     if last is not None and last < 0:
         raise BadValue("last", got=last, need="at least 1 round, or 0 for each run's best round")
+    check_target(target, metric)
     if better is None:
         if not any(direction(metric, run.directions) for run in runs):
             raise BadValue(

@@ -11,14 +11,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from raylfl.core.arrays import Ints
-from raylfl.diagnostics.metric_names import OF_NODES, direction
+from raylfl.diagnostics.metric_names import OF_NODES, direction, is_percent
 from raylfl.report import partition_plot
 from raylfl.report.derived import scenario_keys, split
 from raylfl.report.labels import display, method_of
 from raylfl.report.participation_plot import participation_figure
 from raylfl.report.runs import Group, RunRecord
 from raylfl.report.topology_plot import MOST, Net, Shade, coloured_figure
-from raylfl.report.wording import axis_name, is_percent
+from raylfl.report.wording import axis_name
 from raylfl.runtime.records.lines import last_row
 
 MAX_PICTURES = 6  # largest number of figures of a kind on the page, for sweeps over many scenarios

@@ -11,11 +11,12 @@ import numpy.typing as npt
 from scipy import special, stats
 
 from raylfl.core.arrays import Floats
+from raylfl.diagnostics.metric_names import is_percent
 from raylfl.errors import BadValue
 from raylfl.report.derived import BEST, Facet, best_setting, grows, recent, score, tail
 from raylfl.report.runs import Group
 from raylfl.report.tables import Column, ReportTable
-from raylfl.report.wording import axis_name, is_percent, last_text, number
+from raylfl.report.wording import axis_name, last_text, number
 
 LEVEL = 0.95  # of confidence intervals
 ALPHA = 0.05  # of tests

@@ -2,6 +2,7 @@
 
 import math
 
+from raylfl.diagnostics.metric_names import is_percent
 from raylfl.report.derived import BEST, Stat
 
 _SUFFIXES = ((1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))  # (from, divided by, suffix)
@@ -46,11 +47,6 @@ NAMES = {
 def metric_name(metric: str) -> str:
     """The readable name of a metric; a metric without one in NAMES (`algo/support`) is unchanged."""
     return NAMES.get(metric, metric)
-
-
-def is_percent(metric: str) -> bool:
-    """Whether a metric is a fraction that is shown in per cent: an accuracy."""
-    return "accuracy" in metric
 
 
 def axis_name(metric: str) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from raylfl.components.options import Doc, Ge, Options
-from raylfl.diagnostics.metric_names import Better, direction
+from raylfl.diagnostics.metric_names import Better, check_target, direction
 from raylfl.errors import BadValue
 from raylfl.report.derived import final_rounds
 from raylfl.report.runs import RunRecord
@@ -34,13 +34,15 @@ class Score(Options):
         int | None, Ge(1), Doc("rounds in the mean of `last`; null: a tenth of all rounds, from 1 to 100")
     ] = None
     target: Annotated[
-        float | None, Doc("the value to reach; required by score target, and allowed with no other score")
+        float | None,
+        Doc("the value to reach, 0.95 for 95 %; required by score target, and allowed with no other score"),
     ] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.score == "target") != (self.target is not None):
             raise BadValue("target", got=self.target, need="given if and only if score is target")
+        check_target(self.target, self.metric)
 
     def set_mode(self, stated: Mapping[str, Better]) -> None:
         """Sets a null `mode` from `stated` or what is known. Raises BadValue if nothing is, or if the two differ."""

@@ -173,7 +173,7 @@ def test_the_terminal_gets_the_summary_of_all_settings(comparison):
     assert "Paired differences" in comparison[0].read_text()
 
 
-@pytest.mark.parametrize(("key", "value"), [("metric", "x"), ("last", -1)])
+@pytest.mark.parametrize(("key", "value"), [("metric", "x"), ("last", -1), ("target", 95)])
 def test_impossible_options_are_refused_by_name(tmp_path, key, value):
     write_run(tmp_path / "run", rows_of([0.3]))
     with pytest.raises(BadValue, match=f"^{key}="):

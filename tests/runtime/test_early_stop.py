@@ -95,6 +95,14 @@ def test_a_rule_is_a_metric_with_a_target_or_a_patience(given):
         StopConfig(**given)
 
 
+def test_a_target_of_an_accuracy_is_a_fraction():
+    need = r"^target=95.0, but must be a fraction, at most 1, for test/accuracy \(95 % is 0.95\)$"
+    with pytest.raises(BadValue, match=need):
+        StopConfig(metric="test/accuracy", target=95.0)
+    assert StopConfig(metric="test/accuracy", target=1.0).target == 1.0
+    assert StopConfig(metric="test/loss", target=95.0).target == 95.0
+
+
 # -- best.pt: the model of the round with the best value of a metric --------------------------------------------------
 
 

@@ -98,7 +98,17 @@ def test_on_the_way_to_a_target_the_nearest_so_far_counts():
     assert [running.update(row) for row in rows([3.0, 1.0, 2.0], "train/loss")] == pytest.approx([8.9, 6.9, 6.9])
 
 
-@pytest.mark.parametrize("options", [{"how": "worst"}, {"last": 0}, {"how": "target"}, {"target": 0.5}, {"mode": "up"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"how": "worst"},
+        {"last": 0},
+        {"how": "target"},
+        {"target": 0.5},
+        {"mode": "up"},
+        {"how": "target", "target": 95.0},
+    ],
+)
 def test_an_impossible_score_is_refused(options):
     with pytest.raises(BadConfig):
         score(**options)

@@ -10,6 +10,7 @@ from raylfl.config.components import make_typed
 from raylfl.config.groups.top import ComponentConfig, folder_name
 from raylfl.config.registries import LOGGERS
 from raylfl.config.urls import check_url, is_url, staging
+from raylfl.diagnostics.metric_names import check_target
 from raylfl.errors import BadValue
 
 
@@ -82,7 +83,7 @@ class StopConfig(Options):
     """
 
     metric: Annotated[str | None, Doc("a name in `metrics.jsonl`; null: all rounds are run")] = None
-    target: Annotated[float | None, Doc("stop at this value, or at a better one")] = None
+    target: Annotated[float | None, Doc("stop at this value, or at a better one; 0.95 for an accuracy of 95 %")] = None
     patience: Annotated[
         int | None,
         Ge(1),
@@ -100,6 +101,8 @@ class StopConfig(Options):
             raise BadValue("metric", got=None, need="the metric for target and patience", hint="test/accuracy")
         if self.metric is not None and not rules:
             raise BadValue("metric", got=self.metric, need="given together with target or patience")
+        if self.metric is not None:
+            check_target(self.target, self.metric)
 
 
 @dataclass
