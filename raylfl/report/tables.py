@@ -127,6 +127,8 @@ def summary(
     words = metric_name(metric)
     caption = f"{words[0].upper()}{words[1:]}, mean ± std: over {last_text(last)} and seeds (pooled); "
     caption += "final and best over seeds."
+    if 0 < (most := derived.longest(groups)) < last:
+        caption += f" No run has more than {most} rounds, so that the mean is over all of them."
     if target is not None:
         caption += f" Target: {target_text(metric, target, higher)}."
     return ReportTable(name, caption, columns, rows)

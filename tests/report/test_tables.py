@@ -68,6 +68,12 @@ def test_a_summary_without_a_target_has_no_costs(runs):
     assert [column.key for column in table.columns] == ["setting", "seeds", "length", "last", "final", "best"]
 
 
+@pytest.mark.parametrize(("last", "noted"), [(3, False), (4, True)])
+def test_a_mean_over_more_rounds_than_there_are_is_said_to_be_over_all(runs, last, noted):
+    caption = summary(facets(group_runs(runs)), "test/accuracy", last=last, target=None).caption
+    assert ("No run has more than 3 rounds" in caption) == noted
+
+
 def test_markdown_has_a_cell_for_every_column_and_the_best_in_bold(table):
     lines = to_markdown(table).splitlines()
     assert len({line.count("|") for line in lines}) == 1
