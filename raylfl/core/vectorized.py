@@ -330,8 +330,8 @@ class VectorizedOracle(Oracle):
                     call, pair = self._with_the_same_numbers(call, pair), list(range(len(pair)))
                     if not quiet and seeds_itself(call, self.reference, self.log, self.t):
                         raise Diverged(
-                            f"{type(self.flat.module).__name__}.training_step draws the same random numbers for every "
-                            "seed, as it seeds the generators itself, but other ones in a call for several clients",
+                            f"{type(self.flat.module).__name__}.training_step seeds torch's generator itself, but in a "
+                            "call for several clients these draw unequal numbers",
                             "runtime.vectorize=never",
                         )
                 for k in pair:

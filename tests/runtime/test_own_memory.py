@@ -173,6 +173,14 @@ class Seeded(Net):
         return F.cross_entropy(self.b(F.dropout(self.hidden(batch[0]), 0.5)), batch[1])
 
 
+class Idle(Net):
+    """A step that draws numbers and does not use them."""
+
+    def training_step(self, batch, batch_idx):
+        torch.rand(3)
+        return super().training_step(batch, batch_idx)
+
+
 class Teacher(Net):
     """A moving average of a layer, in a list."""
 
@@ -327,6 +335,12 @@ def test_accumulated_batches_leave_a_parameter_alone_that_none_of_them_has_used(
     assert not torch.equal(state["b.weight"], Unused().b.weight)
 
 
+def test_a_step_that_draws_without_use_is_vectorised(runs):
+    result = run(Idle, runs)
+    assert {row["step"] for row in result.summary["local_steps"]} == {"cohort"}
+    same(result, plain(Idle))
+
+
 def tied(kind):
     class Tied(Net):
         def more(self):
@@ -391,9 +405,11 @@ def test_a_step_after_an_error_is_compared_before_it_is_replayed(runs):
                 raise OSError("once")
             return super().training_step(batch, batch_idx) * (3.0 if batch_idx == 12 else 1.0)
 
-    result = run(Transient, runs, "never", steps=14)
-    assert failing
-    same(result, plain(Transient, steps=14))
+    for options in (["never"], ["always", "auto", "runtime.micro_cohort=1"]):  # the second: a vectorised call of one
+        failing.clear()
+        result = run(Transient, runs, *options, steps=14)
+        assert failing
+        same(result, plain(Transient, steps=14))
     failing.clear()
     with pytest.raises(ClientFailed, match="once"):
         run(Transient, runs, "never", "auto", "runtime.client_retries=0", steps=14)

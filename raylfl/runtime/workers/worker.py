@@ -201,27 +201,35 @@ class Worker:
             except (BadConfig, RanksLost):
                 raise
             except Exception as error:
-                text = traceback_text(error)
+                text, of_step = traceback_text(error), not isinstance(error, torch.OutOfMemoryError | TimeoutError)
                 if isinstance(error, torch.OutOfMemoryError):
                     text += self._out_of_memory()
                     self.most_clients = max(1, len(task.clients) // 2)
                     traceback.clear_frames(error.__traceback__)  # they hold tensors
                     self.free_memory()
             if len(task.clients) == 1:
-                if isinstance(self.forms.of(task), VectorizedOracle):
+                if of_step and isinstance(self.forms.of(task), VectorizedOracle):
                     self._refuse_vmap(task, broadcast, client_states, text)
                 return TaskResult(ClientReports.failed(task.clients, text))
         return self._in_halves(task, broadcast, client_states)
 
     def _refuse_vmap(self, task: Task, broadcast: State, client_states: ClientStates, text: str) -> None:
-        """Raises Diverged if a client whose vectorised steps failed takes them by the reference. text: of the error."""
-        try:
-            self._launch(task, broadcast, client_states, self.loop).result()
-        except Exception:
-            return  # the fault of the client or of the user's code
-        name, reason = type(self.flat.module).__name__, text.strip().splitlines()[-1]
-        text = f"{name}.training_step fails in a vectorised call, but not by itself: {reason}"
-        raise Diverged(text, "runtime.vectorize=never", _place(task))
+        """Raises Diverged if a client's vectorised steps fail again, and its reference steps do not.
+
+        text: of the first error, whose cause may also be transient, the client's data, or the user's code.
+        """
+
+        def fails(alone: LoopOracle | None = None) -> bool:
+            try:
+                self._launch(task, broadcast, client_states, alone).result()
+            except Exception:
+                return True
+            return False
+
+        if fails() and not fails(self.loop):
+            name, reason = type(self.flat.module).__name__, text.strip().splitlines()[-1]
+            text = f"{name}.training_step fails in a vectorised call, but not by itself: {reason}"
+            raise Diverged(text, "runtime.vectorize=never", _place(task))
 
     def _in_halves(self, task: Task, broadcast: State, client_states: ClientStates) -> TaskResult:
         """The joined result of `run` for the two halves of a task, with uploads on the host."""
