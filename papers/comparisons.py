@@ -14,7 +14,6 @@ from papers.base import EXPERIMENTS, find
 from papers.ledger import Row, check_complete, folders, read, row, run_of
 from papers.run_cache import decisive, set_keys
 from raylfl.config.load import load_config
-from raylfl.diagnostics.metric_names import stated_directions
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.report import tables
 from raylfl.report.derived import default_last, facets, main_metric
@@ -81,10 +80,7 @@ def _complete_cell(cell: dict[str, Any]) -> dict[str, Any]:
 
 def tables_of(rows: Sequence[Row]) -> tuple[list[tables.ReportTable], list[str]]:
     """The tables of a comparison's page, mean ± std of each setting and the keys that all share; each row's setting."""
-    runs = [run_of(each, set_keys({}, each.cell), str(number)) for number, each in enumerate(rows)]
-    for run in runs:
-        run.directions = stated_directions(run.config)
-    groups = group_runs(runs)
+    groups = group_runs([run_of(each, set_keys({}, each.cell), str(number)) for number, each in enumerate(rows)])
     labels = {int(run.path.name): group.label for group in groups for run in group.runs}
     metric = main_metric([run for group in groups for run in group.runs])
     summary = tables.summary(facets(groups), metric, last=default_last(groups), target=None)

@@ -105,8 +105,7 @@ class Tuned(Scenario):
 
 def best_accuracy(group: Group) -> Stat:
     """Mean and std over seeds of each seed's best finite accuracy, also if it diverged later, as in Table 1."""
-    runs = [run for run in group.runs if run.measured(ACCURACY)]
-    return Stat.over([best_value(run, ACCURACY) for run in runs], of=len(group.runs))
+    return Stat.over([best_value(run, ACCURACY) for run in group.runs if run.measured(ACCURACY)], of=len(group.runs))
 
 
 def against(form: str, names: Iterable[str]) -> list[str]:

@@ -21,6 +21,7 @@ from papers.base import Claim
 from papers.run_cache import digests
 from raylfl.config.identity import fingerprint_of_config
 from raylfl.config.load import load_config
+from raylfl.diagnostics.metric_names import stated_directions
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.execution.planned import ORIGIN
 from raylfl.python.api import IDENTITY
@@ -131,22 +132,19 @@ def check_complete(run: RunRecord) -> None:
     """Raise BadConfig, with every fault, unless a run is readable, complete, of a clean commit and of its config."""
     name, origin = run.path.name, _origin(run)
     problems = [f"{name}: {fault}" for fault in run.faults]
-    if not run.diverged:
-        if not run.finished:
-            problems.append(f"{name} is not finished: `raylfl resume {run.path}` resumes it")
-        elif len(run.rounds) < run.config["rounds"] and not run.summary.get("stopped_early"):
-            problems.append(f"{name} has rows of {len(run.rounds)} of its {run.config['rounds']} rounds")
-    elif not origin:
+    if run.diverged and not origin:
         problems.append(f"{name} diverged without a record of its commit; delete it and run it again")
+    elif not (run.diverged or run.finished):
+        problems.append(f"{name} is not finished: `raylfl resume {run.path}` resumes it")
+    elif not run.diverged and len(run.rounds) < run.config["rounds"] and not run.summary.get("stopped_early"):
+        problems.append(f"{name} has rows of {len(run.rounds)} of its {run.config['rounds']} rounds")
     if origin and not origin["commit"]:
         problems.append(f"{name} has no record of its commit; delete it and run it again in a git checkout of raylfl")
     if str(origin.get("commit")).endswith("+changes"):
         problems.append(f"{name} ran with files that differ from their commit; commit them and run it again")
     own = origin.get("own_commit", "")  # absent if all classes are raylfl's
     if own is None or own.endswith("+changes"):
-        problems.append(
-            f"{name} ran with code of yours that is in no git commit, or differs from it; commit it and run it again"
-        )
+        problems.append(f"{name} ran with code of yours that is in no git commit; commit it and run it again")
     try:
         load_config(run.config)  # later versions may add keys; the digest in the name shows that none is missing
     except RaylflError as error:
@@ -170,9 +168,7 @@ def named_digest(run: RunRecord) -> str | None:
 
 def thin_out(points: Sequence[tuple[int, float]], most: int = POINTS) -> list[tuple[int, float]]:
     """At most `most` of the points, evenly spaced."""
-    if len(points) <= most:
-        return list(points)
-    return [points[k] for k in np.linspace(0, len(points) - 1, most).round().astype(int)]
+    return [points[k] for k in np.linspace(0, len(points) - 1, min(most, len(points))).round().astype(int)]
 
 
 def last_value(row: Row) -> float | None:
@@ -232,7 +228,9 @@ def run_of(row: Row, config: Mapping[str, Any], name: str) -> RunRecord:
         if row.diverged:
             values[-1] = np.inf
     config = {**config, "seed": row.seed, "rounds": row.rounds}
-    return RunRecord(Path(name), config, np.arange(rounds), metrics, {"measures": row.measures}, diverged=row.diverged)
+    run = RunRecord(Path(name), config, np.arange(rounds), metrics, {"measures": row.measures}, diverged=row.diverged)
+    run.directions = stated_directions(config)
+    return run
 
 
 def add(folder: Path, rows: Iterable[Row], file: str = ROWS) -> int:
@@ -241,11 +239,8 @@ def add(folder: Path, rows: Iterable[Row], file: str = ROWS) -> int:
     updated = earlier | {row.key: row for row in rows}
     if updated == earlier:
         return 0
-    later: dict[str, Any] = {
-        "diverged_at": None,
-        "curves": {},
-        "own_commit": None,
-    }  # not written if empty: older rows keep their bytes
+    # not written if empty: older rows keep their bytes
+    later: dict[str, Any] = {"diverged_at": None, "curves": {}, "own_commit": None}
     entries = (asdict(row).items() for row in sorted(updated.values(), key=order))
     write_lines(folder / file, [{k: v for k, v in entry if k not in later or v != later[k]} for entry in entries])
     return sum(earlier.get(key) != row for key, row in updated.items())
