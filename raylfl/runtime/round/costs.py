@@ -79,10 +79,11 @@ class CostModel:
             down = up = self.cut.client_width
         model, first = pattern.hops(len(clients)), 1 if self.planner.samples_by_norm else up
         uploads = (model[:, 1] == SERVER) & (not pattern.sequential)  # a client of a sequence passes the model on
-        sampled, received = (np.flatnonzero(np.isin(clients, some.cohort)) for some in (r, r.received_view))
-        parts = [(model, np.where(uploads, first, down)), (from_server(received), second)]
+        parts: list[tuple[Ints, Ints | int]] = [(model, np.where(uploads, first, down))]
+        if second:
+            parts.append((from_server(np.flatnonzero(np.isin(clients, r.received_view.cohort))), second))
         if self.planner.samples_by_norm:  # after their norms, the sampled clients send their uploads
-            parts.append((to_server(sampled), up))
+            parts.append((to_server(np.flatnonzero(np.isin(clients, r.cohort))), up))
         if self.cut is not None:  # activations up and gradients down, in every local step
             owner = np.arange(len(clients)).repeat(steps)
             number = np.arange(len(owner)) - (steps.cumsum() - steps)[owner]  # of the step
