@@ -286,6 +286,6 @@ def diff(*runs: str | Path | Result | Run) -> pd.DataFrame:
     from raylfl.report.selection import differing_keys
     from raylfl.runtime.records.mirror import address
 
-    found = read_runs(map(location, runs))[0]
-    rows = [(key, *values) for key, values in differing_keys(found).items()]
-    return _frame(rows, ("key", *(address(run.path) for run in found)), "raylfl.diff").set_index("key")
+    records = read_runs(map(location, runs))[0]
+    rows = [(key, *values) for key, values in differing_keys(records).items()]
+    return _frame(rows, ("key", *(address(run.path) for run in records)), "raylfl.diff").set_index("key")

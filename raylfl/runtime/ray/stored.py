@@ -81,5 +81,5 @@ def put_samples(setup: WorkerSetup, placement: Placement, worker: int) -> Stored
 def indices_of(setup: WorkerSetup, placement: Placement, worker: int) -> Ints:
     """The ascending indices of the training samples of this worker's clients; without any, of two for probe steps."""
     shards = [setup.shards[int(c)] for c in placement.clients(worker)]
-    own = np.sort(np.concatenate(shards)) if shards else setup.probe_samples
-    return own if len(own) else setup.probe_samples
+    indices = np.sort(np.concatenate(shards)) if shards else setup.probe_samples
+    return indices if len(indices) else setup.probe_samples

@@ -57,18 +57,18 @@ def sources_of(objects: Iterable[Any]) -> Sources:
 
 def _with_imports(modules: Mapping[str, Path]) -> dict[str, Path]:
     """These modules and those of the user that they import, at any depth, with their files; none is imported here."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     waiting = list(modules.items())
     while waiting:
         module, file = waiting.pop()
-        if module not in found:
-            found[module] = file
+        if module not in files:
+            files[module] = file
             names = {
                 above for name in _imported_by(module, file) for above in accumulate(name.split("."), "{}.{}".format)
             }
             specs = {name: spec for name in names if (spec := _spec_of(name)) is not None and spec.has_location}
             waiting += [(name, path) for name, spec in specs.items() if (path := _own(spec.origin)) is not None]
-    return found
+    return files
 
 
 def _imported_by(module: str, file: Path) -> list[str]:

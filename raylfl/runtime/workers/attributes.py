@@ -80,16 +80,16 @@ class Attributes:
     def _store_parts(self, module: nn.Module) -> list[tuple[str, Any]]:
         """Stores the attributes of a module and its parts, other than metric objects; returns (path, attribute)."""
         inside = {id(part) for metric in self._metrics for part in metric.modules()}
-        found: list[tuple[str, Any]] = []
+        named: list[tuple[str, Any]] = []
         for path, part in module.named_modules():
             if id(part) not in inside:
                 values = vars(part)
                 attributes = {name: value for name, value in values.items() if name not in OF_TORCH}
                 self._parts.append((values, attributes, len(attributes) + len(OF_TORCH)))
-                found += [(f"{path}.{name}".lstrip("."), value) for name, value in attributes.items()]
+                named += [(f"{path}.{name}".lstrip("."), value) for name, value in attributes.items()]
                 hooks = [values[name] for name in OF_TORCH - set(SET_BY_TASKS) if isinstance(values.get(name), dict)]
                 self._containers += [_entry(table) for table in hooks]
-        return found
+        return named
 
     def _store(self, value: Any) -> list[Any]:
         """Stores what `restore` puts back of an object; returns the objects to which it refers."""
