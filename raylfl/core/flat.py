@@ -191,6 +191,13 @@ class FlatModule:
             self.without_gradient = frozenset(k for k, g in enumerate(gradients) if g is None)
             return self._joined(pieces, out)
 
+    def set_gradients(self, row: Tensor) -> list[Tensor]:
+        """Sets `.grad` of the parameters to views of a gradient [d], or None (`without_gradient`); returns them."""
+        views = self.views(row)
+        for k, (p, view) in enumerate(zip(self.parameters, views, strict=True)):
+            p.grad = None if k in self.without_gradient else view
+        return views
+
     def _joined(self, pieces: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
         """The entries of one tensor per parameter as a vector [d]."""
         return torch.cat([piece.reshape(-1) for piece in pieces], out=out)
@@ -324,15 +331,15 @@ def views_in_attributes(module: nn.Module, parameters: Sequence[Tensor]) -> list
 
     Returns (the view, number of the parameter, offset of the view's first entry in it).
     """
-    known, found = set(map(id, module.parameters())), list[tuple[Tensor, int, int]]()
+    known, views = set(map(id, module.parameters())), list[tuple[Tensor, int, int]]()
     values = [value for part in module.modules() for name, value in vars(part).items() if name not in OF_TORCH]
     for tensor in tree_leaves(values):
         if not isinstance(tensor, Tensor) or id(tensor) in known or tensor.requires_grad:
             continue
         for k, p in enumerate(parameters):
             if p.is_contiguous() and p.dtype == tensor.dtype and overlap(p, tensor):
-                found.append((tensor, k, int(tensor.storage_offset() - p.storage_offset())))
-    return found
+                views.append((tensor, k, int(tensor.storage_offset() - p.storage_offset())))
+    return views
 
 
 def same_entries(a: Tensor, b: Tensor) -> bool:

@@ -36,9 +36,7 @@ class GradientHooks:
 
     def call(self, g: Tensor, optimizer: LocalOptimizer) -> None:
         """Calls the hooks with the gradient g [d] as `.grad` of the parameters; their changes are written into g."""
-        parameters, views = self.flat.parameters, self.flat.views(g)
-        for k, (p, own) in enumerate(zip(parameters, views, strict=True)):
-            p.grad = None if k in self.flat.without_gradient else own
+        parameters, views = self.flat.parameters, self.flat.set_gradients(g)
         # without options, unless local steps use the module's optimizer
         shown = optimizer.optimizer if isinstance(optimizer, ModuleOptimizer) else Optimizer(parameters, {})
         for name, hook in self.hooks.items():

@@ -21,6 +21,7 @@ from raylfl.errors import BadConfig
 from raylfl.experiment.data_source import makes
 from raylfl.experiment.parts import WorkerSetup
 from raylfl.models import MODELS
+from raylfl.replay.effects import StepState
 from raylfl.replay.innermost.step import Innermost
 from raylfl.replay.innermost.steps import InnermostSteps
 from raylfl.replay.step_log import StepLog
@@ -83,9 +84,11 @@ def innermost_step(steps: InnermostSteps, setup: WorkerSetup, recorder: Recorder
 
     None if the step cannot be translated (`raylfl.replay.innermost`) or logs values.
     """
+    if not steps.possible:
+        return None
     module, dtype = steps.module, next(steps.module.parameters()).dtype
     log, attributes = TrainingLog(StepLog(), 1), Attributes(module, make=partial(make_module, setup.model, setup.seed))
-    first = {p: p.detach().clone() for p in module.parameters()} if steps.possible else {}  # the step may change them
+    state = StepState(module, dict(module.named_parameters()))
     try:
         module.train()
         with private_randomness(keyed_int(setup.seed, "check")), recorder.into(log):
@@ -94,8 +97,7 @@ def innermost_step(steps: InnermostSteps, setup: WorkerSetup, recorder: Recorder
         return None  # `check` reports the failure
     finally:
         attributes.restore()
-        for p, entries in first.items():
-            p.detach().copy_(entries)
+        state.restore()
     return step if not log.step.values else None
 
 

@@ -72,8 +72,7 @@ class ModuleOptimizer(LocalOptimizer):
                     scheduler.step()
 
     def step(self, x: Tensor, v: Tensor, state: Tensor, lr: float | Tensor) -> None:
-        for k, (p, g) in enumerate(zip(self.flat.parameters, self.flat.views(v[0]), strict=True)):
-            p.grad = None if k in self.flat.without_gradient else g
+        self.flat.set_gradients(v[0])
         self.optimizer.step()
         self.flat.take_back()
         self.optimizer.zero_grad(set_to_none=True)

@@ -89,6 +89,13 @@ class Task:
         return replace(self, **{name: getattr(self, name)[part] for name in names})
 
     @property
+    def prefix(self) -> str:
+        """The beginning of a message about the task: `round 3, client 5, 2, 9, 4, ...: `."""
+        return (
+            f"round {self.round}, client {', '.join(map(str, self.clients[:4]))}{', ...' * (len(self.clients) > 4)}: "
+        )
+
+    @property
     def load(self) -> int:
         """The number of sample gradients of the task; workers get tasks of about equal load."""
         return int(np.dot(self.steps, self.batch_sizes))

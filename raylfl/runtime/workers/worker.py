@@ -197,7 +197,7 @@ class Worker:
                     raise failure
                 return self._launch(task, broadcast, client_states).result()
             except Diverged as diverged:
-                raise diverged.at(_place(task)) from None
+                raise diverged.at(task.prefix) from None
             except (BadConfig, RanksLost):
                 raise
             except Exception as error:
@@ -229,7 +229,7 @@ class Worker:
         if fails() and not fails(self.loop):
             name, reason = type(self.flat.module).__name__, text.strip().splitlines()[-1]
             text = f"{name}.training_step fails in a vectorised call, but not by itself: {reason}"
-            raise Diverged(text, "runtime.vectorize=never", _place(task))
+            raise Diverged(text, "runtime.vectorize=never", task.prefix)
 
     def _in_halves(self, task: Task, broadcast: State, client_states: ClientStates) -> TaskResult:
         """The joined result of `run` for the two halves of a task, with uploads on the host."""
@@ -405,8 +405,3 @@ class Worker:
         """The module's state_dict at these parameters [d] and buffers [b]."""
         self.measures.load({"x": x, BUFFERS: buffers})
         return self.flat.state_dict()
-
-
-def _place(task: Task) -> str:
-    clients = ", ".join(map(str, task.clients[:4])) + ", ..." * (len(task.clients) > 4)
-    return f"round {task.round}, client {clients}: "
