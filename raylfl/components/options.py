@@ -40,6 +40,17 @@ class Kind:
     text: str
 
 
+@dataclass(frozen=True)
+class UsedWith:
+    """Marks an option that is used only if another one has one of these values: `UsedWith("name", ("sqrt",))`."""
+
+    option: str
+    values: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return " or ".join(f"{self.option}={value}" for value in self.values)
+
+
 class Options:
     """The base class of dataclasses whose fields are checked and converted when an instance is created."""
 
@@ -122,6 +133,16 @@ def nullable(hint: Any) -> Any:
     return Annotated[(reduce(or_, [part for part in parts if part is not type(None)]), *get_args(hint)[1:])] | None
 
 
+def without_effect(options: Options) -> list[str]:
+    """A line for each option that is set and not used: `decay=0.9 has no effect: it is used with name=exponential`."""
+    lines = []
+    for option in fields(options):  # type: ignore[arg-type]
+        value, used = getattr(options, option.name), _extra(hints_of(type(options))[option.name], UsedWith)
+        if used is not None and value != option.default and getattr(options, used.option) not in used.values:
+            lines.append(f"{option.name}={value} has no effect: it is used with {used}")
+    return lines
+
+
 def _parts(hint: Any) -> tuple[Any, ...]:
     """The alternatives of a union type; (hint,) for any other type."""
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
@@ -172,9 +193,15 @@ def words(hint: Any, bare: bool = False, docs: bool = True) -> str:
 
 
 def doc_of(hint: Any) -> str:
-    """The text of the `Doc` in a declared type; "" if it has none."""
+    """The text of the `Doc` in a declared type, and what the option is used with; "" if it has none."""
+    doc, used = _extra(hint, Doc), _extra(hint, UsedWith)
+    return ("" if doc is None else doc.documentation) + ("" if used is None else f"; used with `{used}`")
+
+
+def _extra(hint: Any, kind: type[T]) -> T | None:
+    """The annotation of this kind in a declared type; None if it has none."""
     extras = [extra for part in _parts(hint) for extra in getattr(part, "__metadata__", ())]
-    return next((extra.documentation for extra in extras if isinstance(extra, Doc)), "")
+    return next((extra for extra in extras if isinstance(extra, kind)), None)
 
 
 def _limits(metadata: Sequence[Any]) -> str:

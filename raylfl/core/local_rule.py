@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from raylfl.components.options import Doc, Ge, Gt, Le, Lt, Options
+from raylfl.components.options import Doc, Ge, Gt, Le, Lt, Options, UsedWith
 from raylfl.core.arrays import Floats
 
 
@@ -32,8 +32,16 @@ class Schedule(Options):
             "do the same over the local steps, and start again from eta in each round"
         ),
     ] = "constant"
-    decay: Annotated[float, Gt(0), Le(1), Doc("the factor per round (or step); used by `exponential`")] = 1.0
-    period: Annotated[float, Gt(0), Doc("the period in rounds (or steps); used by `sqrt`")] = 1.0
+    decay: Annotated[
+        float,
+        Gt(0),
+        Le(1),
+        Doc("the factor per round (or step)"),
+        UsedWith("name", ("exponential", "step_exponential")),
+    ] = 1.0
+    period: Annotated[float, Gt(0), Doc("the period in rounds (or steps)"), UsedWith("name", ("sqrt", "step_sqrt"))] = (
+        1.0
+    )
 
     def over_rounds(self, r: int) -> float:
         """The factor eta_r / eta_0 on the local learning rate in round r."""

@@ -24,7 +24,7 @@ from raylfl.errors import BadConfig, exits_as_errors, own_code
 from raylfl.experiment.assemble import obstacle
 from raylfl.experiment.data_source import class_of
 from raylfl.experiment.parts import Experiment, WorkerSetup
-from raylfl.runtime.measured import require_measured
+from raylfl.runtime.measured import measurements_without_effect, require_measured
 from raylfl.runtime.notices import evaluated_kinds, evaluation_warnings, module_warnings, reads_recorded
 from raylfl.runtime.ray.resources import check_resources
 from raylfl.runtime.records.sources import sources_of
@@ -76,7 +76,7 @@ def check(experiment: Experiment) -> Experiment:
             higher_is_better(metric, experiment.directions, key)
     lines = [f"{name} is always 0: a run has no epochs that all clients share" for name in counters()]
     experiment.warnings.extend(f"model {label}: {line}" for line in [*lines, *module_warnings(worker, config)])
-    experiment.warnings.extend(evaluation_warnings(experiment, worker))
+    experiment.warnings.extend([*measurements_without_effect(experiment), *evaluation_warnings(experiment, worker)])
     experiment.sources.update(sources_of(_components(experiment, worker)))
     if setup.assigned and "train" in worker.whole and (config.participants or config.random_clients):
         raise BadConfig(

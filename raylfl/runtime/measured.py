@@ -42,6 +42,7 @@ NEEDS: dict[str, tuple[str, ...]] = {  # group, or metric -> the conditions unde
     "participants": ("eval.participants=true", EVERY),
     "random": ("eval.random_clients > 0", EVERY),
     "clients": ("eval.clients=true", EVERY, "a model that logs accuracy"),
+    "per_client": ("eval.clients=true", "rows with eval.per_client", EVERY),  # metrics on each client's data
     "nodes": (PEERS, "a test set", "eval.nodes=true", EVERY),
     "global": (GLOBAL, EVERY),
     "global/diversity": ("eval.diversity=true", EVERY),
@@ -89,8 +90,28 @@ def require_measured(metric: str, experiment: Experiment, key: str = "metric") -
         raise BadValue(
             key, got=metric, need=need, hint=did_you_mean(metric, known, f"such as {', '.join(METRICS[:3])}")
         )
+    conditions = _conditions(experiment)
+    if missing := [need for need in _needs(metric) if not conditions[need]]:
+        raise BadConfig(f"{key}={metric} is never measured here: it needs {' and '.join(missing)}")
+
+
+def measurements_without_effect(experiment: Experiment) -> list[str]:
+    """A line for each option of `eval` that is set and switches on no metric of runs of the experiment."""
+    conditions, lines = _conditions(experiment), []
+    for option in fields(experiment.config.eval):
+        key, value = f"eval.{option.name.rstrip('_')}", getattr(experiment.config.eval, option.name)
+        needs = [each for each in map(_needs, [*METRICS, "per_client"]) if any(need.startswith(key) for need in each)]
+        missing = [[need for need in each if not conditions[need]] for each in needs]
+        if value and value != option.default and needs and all(missing):
+            fewest = sorted(missing, key=len)[0]
+            lines.append(f"{key}={str(value).lower()} has no effect: it needs {' and '.join(fewest)}")
+    return lines
+
+
+def _conditions(experiment: Experiment) -> dict[str, object]:
+    """Each condition of NEEDS -> whether it is met."""
     config, optimum, algorithm = experiment.config.eval, experiment.optimum, experiment.algorithm
-    conditions: dict[str, object] = {  # whether each is met
+    return {
         **{f"eval.{option.name.rstrip('_')}=true": getattr(config, option.name) for option in fields(config)},
         EVERY: config.every,
         AVERAGE: config.average is not None,
@@ -102,8 +123,12 @@ def require_measured(metric: str, experiment: Experiment, key: str = "metric") -
         "a test set": experiment.setup.test is not None,
         "a validation set": experiment.setup.val is not None,
         "a model that logs accuracy": "accuracy" in experiment.logged.get("clients", EVALUATION),
+        "rows with eval.per_client": config.per_client,
         "eval.random_clients > 0": config.random_clients,
         "eval.drift=true or eval.diversity=true": config.drift or config.diversity,
     }
-    if missing := [need for need in NEEDS.get(metric, NEEDS.get(group, ())) if not conditions[need]]:
-        raise BadConfig(f"{key}={metric} is never measured here: it needs {' and '.join(missing)}")
+
+
+def _needs(metric: str) -> tuple[str, ...]:
+    """The conditions under which a metric is measured; none for one that every run measures."""
+    return NEEDS.get(metric, NEEDS.get(metric.partition("/")[0], ()))

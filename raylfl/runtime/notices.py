@@ -75,6 +75,8 @@ def evaluation_warnings(experiment: Experiment, worker: Worker) -> list[str]:
     }
     chosen = [key for key, on in of_clients.items() if on and config.every]
     lines = []
+    if config.random_clients > setup.population.count:
+        lines.append(f"eval.random_clients={config.random_clients}, but there are {setup.population.count} clients")
     if chosen and not algorithm.pattern.peers and starts_from_its_own_state(algorithm, worker.initial.x):
         name = experiment.config.resolved["algorithm"]["name"]
         lines.append(

@@ -18,6 +18,7 @@ from raylfl.runtime.session import gpu_note
 from tests.runtime.tiny import ONE_BY_ONE, PERFECT, Net, Points
 
 PLAIN = {**PERFECT, "runtime": ONE_BY_ONE["runtime"], "eval": {"every": 1}}
+CLIENTS = ["eval.clients=true", "eval.per_client=true"]
 
 
 class Plain(Net):
@@ -36,7 +37,7 @@ def lines_of(*overrides, model=Plain, data=Points, **objects):
 
 def test_nothing_is_said_where_everything_is_used():
     assert lines_of() == []
-    assert lines_of("eval.participants=true", "eval.clients=true") == []
+    assert lines_of("eval.participants=true", *CLIENTS) == []
 
 
 class Counting(Plain):
@@ -211,13 +212,13 @@ class Heads(FedAvg):
 
 
 def test_an_evaluation_on_clients_says_that_it_measures_the_servers_model():
-    key = "eval.clients=true"
     for objects, changes in (({"algorithm": Heads}, []), ({}, ["algorithm.name=local_only"])):
-        (line,) = lines_of(key, *changes, **objects)
+        (line,) = lines_of(*CLIENTS, *changes, **objects)
         assert line.startswith("eval.clients: the server's model is measured on the clients' data")
     for name in ("scaffold", "mifa"):  # states from which no local step starts
-        assert lines_of(key, f"algorithm.name={name}") == []
-    assert lines_of(key, "eval.every=0", "algorithm.name=local_only") == []
+        assert lines_of(*CLIENTS, f"algorithm.name={name}") == []
+    (line,) = lines_of(*CLIENTS, "eval.every=0", "algorithm.name=local_only")
+    assert line == "eval.clients=true has no effect: it needs eval.every > 0"
     assert lines_of("algorithm.name=local_only") == []
 
 
@@ -259,7 +260,7 @@ class OneCollate(MixedUp):
 
 
 def test_an_evaluation_on_clients_names_the_collate_function_of_the_training_set():
-    (line,) = lines_of("eval.participants=true", "eval.clients=true", data=MixedUp)
+    (line,) = lines_of("eval.participants=true", *CLIENTS, data=MixedUp)
     assert line.startswith("eval.clients, eval.participants: the clients' data go through the collate function of the")
     assert lines_of(data=MixedUp) == lines_of("eval.participants=true", data=OneCollate) == []
 

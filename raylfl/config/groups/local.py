@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from raylfl.components.options import Doc, Ge, Gt, Lt
+from raylfl.components.options import Doc, Ge, Gt, Lt, UsedWith
 from raylfl.config.components import make_typed
 from raylfl.core.local_optimizer import SGD, AdamW, LocalOptimizer
 from raylfl.core.local_rule import LocalRule
 from raylfl.errors import BadConfig, BadValue
 from raylfl.heterogeneity.work import LocalWork
 
+ADAMW = UsedWith("optimizer", ("adamw",))
 # papers with bounds on the step size, numbered as in docs/theory.md
 PAPERS = {"focus": "[1]", "sfl": "[2]", "fedacs": "[3]", "fedaware": "[4]"}
 
@@ -33,9 +34,9 @@ class LocalConfig(LocalRule, LocalWork):
         Literal["sgd", "adamw", "module"],
         Doc("module: the module's own `configure_optimizers`, which then sets lr, momentum and weight decay"),
     ] = "sgd"
-    b1: Annotated[float, Ge(0), Lt(1), Doc("the decay of the first moment; used by `adamw`")] = 0.9
-    b2: Annotated[float, Ge(0), Lt(1), Doc("the decay of the second moment; used by `adamw`")] = 0.999
-    eps: Annotated[float, Gt(0), Doc("the term added to the root of the second moment; used by `adamw`")] = 1e-8
+    b1: Annotated[float, Ge(0), Lt(1), Doc("the decay of the first moment"), ADAMW] = 0.9
+    b2: Annotated[float, Ge(0), Lt(1), Doc("the decay of the second moment"), ADAMW] = 0.999
+    eps: Annotated[float, Gt(0), Doc("the term added to the root of the second moment"), ADAMW] = 1e-8
     optimizer_state: Annotated[
         Literal["fresh", "kept", "averaged"],
         Doc(
