@@ -121,14 +121,9 @@ def test_sums_between_workers_of_several_nodes_survive_the_loss_of_one(cluster, 
         assert crossed == pytest.approx([6.0] * 4, rel=0.02)
 
 
-def growing():
-    for method in METHODS:
-        for workers in (3, None):
-            marks = [] if (method, workers) == ("scaffold", 3) else [pytest.mark.exhaustive]
-            yield pytest.param(method, workers, id=f"{method}-{workers or 'null'}", marks=marks)
-
-
-@pytest.mark.parametrize(("method", "workers"), growing())
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("workers", [3, None])
 def test_a_run_waits_for_its_first_node_and_takes_those_that_join(cluster, runs, gate, method, workers):
     """One worker of three starts the run. The states of pinned clients move to the workers that join."""
     config, rounds, placement = config_of(method, gate), [], "auto" if method == "push_pull" else "pinned"
