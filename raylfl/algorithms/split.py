@@ -21,13 +21,16 @@ SplitFed are therefore bit for bit those of SFL and FedAvg, and the classes of S
 gives the traffic at the cut (`raylfl.core.cut`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Annotated
 
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.fedavg import FedAvg
 from raylfl.algorithms.sfl import SFL
+from raylfl.components.options import Doc
 from raylfl.core.pattern import Relay
-from raylfl.errors import BadValue
+
+Cut = Annotated[str, Doc("the last layer of the client half, such as layers.relu1")]
 
 
 @ALGORITHMS.register("ssl", paper="Li & Lyu 2023 [2], App. A")
@@ -35,12 +38,11 @@ from raylfl.errors import BadValue
 class SSL(SFL):
     """SSL: sequential split learning, with the same iterates as SFL and the model cut in two."""
 
-    cut: str | None = None  # required: the last layer of the client half
+    cut: Cut = field(kw_only=True)
     relay: bool = False  # true: the client half passes through the server, the centralised mode of the paper's footnote
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_cut(self.cut)
         if self.relay:
             vars(self)["pattern"] = Relay()
 
@@ -50,16 +52,4 @@ class SSL(SFL):
 class SplitFed(FedAvg):
     """SplitFed v1: parallel split learning, with the same iterates as FedAvg and the model cut in two."""
 
-    cut: str | None = None  # required: the last layer of the client half
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_cut(self.cut)
-
-
-def check_cut(cut: str | None) -> None:
-    """Checks that a cut is given; raises BadValue otherwise. The probe step before a run checks the layer."""
-    if not cut:
-        raise BadValue(
-            "cut", got=cut, need="the name of a layer, such as layers.relu1", hint="the model is cut after it"
-        )
+    cut: Cut = field(kw_only=True)

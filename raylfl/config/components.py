@@ -3,9 +3,10 @@
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING
 from typing import Any, TypeVar
 
-from raylfl.components.options import Arguments, arguments_of, fitting, hints_of
+from raylfl.components.options import Arguments, arguments_of, doc_of, fitting, hints_of, words
 from raylfl.components.registry import NAMING, Registry
 from raylfl.errors import BadConfig, BadValue, did_you_mean, exits_as_errors
 
@@ -31,13 +32,18 @@ def make_typed(cls: type[T], options: Mapping[str, Any], dotted_key: str = "") -
     """An instance of a dataclass from config keys and values. Raises BadConfig that lists every mistake."""
     keys, hints = keys_of(cls), hints_of(cls)
     values, problems = convert_options({key: hints[name] for key, name in keys.items()}, options, dotted_key)
+    options_of_cls = dataclasses.fields(cls)  # type: ignore[arg-type]
+    required = [f.name for f in options_of_cls if f.init and f.default is f.default_factory is MISSING]
+    problems += [
+        f"{dotted_key}.{key} is missing: {doc_of(hints[name]) or words(hints[name])}"
+        for key, name in keys.items()
+        if name in required and key not in options
+    ]
     if not problems:
         try:
             return cls(**{keys[key]: value for key, value in values.items()})
         except BadValue as error:
             problems = error.at(dotted_key).problems if dotted_key else error.problems
-        except TypeError as error:  # a required option is missing
-            problems = [f"{dotted_key}: {str(error).replace(cls.__name__ + '.__init__()', cls.__name__)}"]
     raise BadConfig(problems)
 
 
@@ -105,7 +111,7 @@ def constructor_options(component: Any, config_options: Mapping[str, Any]) -> di
     for key, name in keys.items():
         if key not in values:
             make = fields[name].default_factory
-            values[key] = fields[name].default if make is dataclasses.MISSING else make()
+            values[key] = fields[name].default if make is MISSING else make()
     return {key: _plain(values[key]) for key in keys}
 
 

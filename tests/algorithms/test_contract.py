@@ -96,7 +96,7 @@ def test_the_docstring_of_an_algorithm_has_its_traffic(name: str):
     assert [int(match[1] or 1) if match else 0 for match in said] == [down // D, sent // D]
 
 
-@pytest.mark.parametrize(("name", "key", "value"), [("ssl", "cut", None), ("splitfed", "cut", "")])
+@pytest.mark.parametrize(("name", "key", "value"), [("ssl", "cut", None), ("splitfed", "cut", 3.0)])
 def test_an_option_that_cannot_be_is_refused_by_name(name: str, key: str, value: Any):
     """Of limits and choices see tests/test_options.py, and docs/algorithms.md, which has them from the code."""
     with pytest.raises(BadValue) as refused:

@@ -44,13 +44,13 @@ def test_fixed_graphs_have_their_edges():
     assert pairs("hypercube", 8) == both([(i, i ^ b) for i in range(8) for b in (1, 2, 4)])
 
 
-@pytest.mark.parametrize("name", TOPOLOGIES.names())
+@pytest.mark.parametrize("name", [name for name in TOPOLOGIES.names() if name not in ("file", "recorded")])
 def test_every_graph_takes_one_and_two_clients_or_says_why_not(name):
     for count in (1, 2):
         try:
             assert all(max(pair) < count for pair in pairs(name, count))
         except BadValue as error:
-            assert name in ("random_regular", "small_world", "file", "recorded"), error
+            assert name in ("random_regular", "small_world"), error
 
 
 def product(name: str, count: int, length: int) -> np.ndarray:

@@ -5,9 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raylfl.config.components import build
 from raylfl.core.population import Population
-from raylfl.errors import BadValue
+from raylfl.errors import BadConfig, BadValue
 from raylfl.heterogeneity.links.bernoulli import Bernoulli as BernoulliLink
+from raylfl.heterogeneity.participation import PARTICIPATION
 from raylfl.heterogeneity.participation.availability import Bernoulli
 from raylfl.heterogeneity.participation.trace import Trace
 from raylfl.heterogeneity.participation.uniform import Uniform
@@ -125,8 +127,8 @@ def test_a_bad_row_is_refused_by_its_line(tmp_path, line, says):
 def test_a_missing_file_is_one_clear_error():
     with pytest.raises(BadValue, match=r"path=nowhere\.jsonl, but must be a readable participation\.jsonl"):
         Trace(path="nowhere.jsonl")
-    with pytest.raises(BadValue, match=r"path=nothing"):
-        Trace()
+    with pytest.raises(BadConfig, match=r"participation\.path is missing: the participation\.jsonl of a run"):
+        build(PARTICIPATION, {"name": "trace"}, "participation")
 
 
 @pytest.mark.parametrize(("count", "fits"), [(10, True), (9, False), (4, False)])

@@ -7,9 +7,11 @@ sampling do not apply. A row may also hold the sampling probabilities p and fail
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
+from raylfl.components.options import Doc
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.participation.base import PARTICIPATION, Draw, Participation
 from raylfl.heterogeneity.trace import Row, read_trace
@@ -21,17 +23,13 @@ from raylfl.heterogeneity.world import RunContext
 class Trace(Participation):
     """Replay of a recorded run: its cohorts in their order, draws, received uploads and local steps.
 
-    path: a `participation.jsonl`; round r replays the row whose `round` is r.
-
     `on_empty` has no effect: a row without clients is replayed as an empty round.
     """
 
-    path: str = ""
+    path: Annotated[str, Doc("the participation.jsonl of a run; round r replays the row whose `round` is r")]
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.path:
-            raise BadValue("path", got="nothing", need="the participation.jsonl of a run")
         self._rows = {row["round"]: row for row in read_trace(Path(self.path))}
 
     def row(self, r: int) -> Row:

@@ -9,9 +9,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
+from raylfl.components.options import Doc
 from raylfl.core.arrays import Ints
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.partition.base import PARTITIONS, Partition, Samples
@@ -55,16 +57,12 @@ class Natural(Partition):
 class File(Partition):
     """A partition read from a JSON file {client: [sample indices]}.
 
-    path: the file, relative to the working directory. Clients without samples are allowed; samples in no list are
-    dropped.
+    Clients without samples are allowed; samples in no list are dropped.
     """
 
-    path: str = ""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.path:
-            raise BadValue("path", got="''", need=FORM, hint="`raylfl partition CONFIG -o DIR` writes one")
+    path: Annotated[
+        str, Doc("the file, relative to the working directory; `raylfl partition CONFIG -o DIR` writes one")
+    ]
 
     def fixed_clients(self, samples: Samples) -> int | None:
         return len(load(self.path))

@@ -24,13 +24,11 @@ from raylfl.heterogeneity.world import RunContext
 class File(Graph):
     """The edges in a text file, two client numbers per line, such as `0 1`; text after a # is a comment."""
 
-    path: Annotated[str, Doc("a text file with an edge on each line")] = ""
+    path: Annotated[str, Doc("a text file with an edge on each line")]
     one_way: Annotated[bool, Doc("true: a line `0 1` is an edge from 0 to 1 only")] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.path:
-            raise BadValue("path", got="nothing", need="a list of edges")
         with reading("path", self.path, "a text file with two client numbers a line"):
             self._listed = [(int(a), int(b)) for a, b in words(self.path)]
         if any(min(edge) < 0 for edge in self._listed):
@@ -55,13 +53,11 @@ class File(Graph):
 class Recorded(Graph):
     """The graph of each round of another run, and the messages that arrived, from that run's topology.jsonl."""
 
-    path: Annotated[str, Doc("a topology.jsonl; with its participation.jsonl as `participation: trace`")] = ""
+    path: Annotated[str, Doc("a topology.jsonl; with its participation.jsonl as `participation: trace`")]
     changes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.path:
-            raise BadValue("path", got="nothing", need="the topology.jsonl of a run")
         self._rows = _read_rows(self.path)
 
     @property
