@@ -57,6 +57,17 @@ class BadValue(BadConfig):
         return partial(BadValue, got=self.got, need=self.need, hint=self.hint), (self.key,)
 
 
+@contextmanager
+def placed(place: str) -> Iterator[None]:
+    """A context that puts `place.` before the key of a BadValue; the top-level key num_clients stays as it is."""
+    try:
+        yield
+    except BadValue as error:
+        if error.key == "num_clients":
+            raise
+        raise error.at(place) from None
+
+
 def did_you_mean(
     name: object, known: Iterable[str], otherwise: str = "", *, place: str = "", cutoff: float = 0.5
 ) -> str:

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from raylfl.components.options import options_of_class
-from raylfl.errors import LIBRARIES, BadConfig, BadValue, did_you_mean, exits_as_errors
+from raylfl.errors import LIBRARIES, BadConfig, BadValue, did_you_mean, exits_as_errors, placed
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
@@ -191,10 +191,8 @@ class Registry(Generic[T]):
         """The class that `class_path` or `name` selects; a name with a dot is a class path. Raises BadValue."""
         name, path = options.get("name"), options.get("class_path")
         if path is None and "." not in str(name):
-            try:
+            with placed(place):
                 return self._derived(self.get(str(name)).cls, "name", str(name))
-            except BadValue as error:
-                raise error.at(place) from None
         path = str(name if path is None else path)
         return self._derived(import_class(path, place), f"{place}.class_path", path)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +16,7 @@ from raylfl.config.load import Config, escape
 from raylfl.core.mixing import DOUBLY
 from raylfl.core.pattern import Ring, Star
 from raylfl.core.population import ClientShards, Population
-from raylfl.errors import BadConfig, BadValue
+from raylfl.errors import BadConfig, BadValue, placed
 from raylfl.experiment.data_source import LoadedData, class_of, load_data, makes
 from raylfl.experiment.parts import Experiment, Optimum, WorkerSetup
 from raylfl.heterogeneity.links.bernoulli import Perfect
@@ -105,7 +103,7 @@ def assemble(config: Config) -> Experiment:
         ("topology", config.topology),
         ("system", config.system),
     ):
-        with _placed(place):
+        with placed(place):
             part.check(world)
     warnings = [*source.warnings, *check_algorithm(config, world, merged), *check_topology(config, world)]
     setup = WorkerSetup(
@@ -153,21 +151,10 @@ def assemble(config: Config) -> Experiment:
     )
 
 
-@contextmanager
-def _placed(place: str) -> Iterator[None]:
-    """A context that puts `place.` before the key of a BadValue; the top-level key num_clients stays as it is."""
-    try:
-        yield
-    except BadValue as error:
-        if error.key == "num_clients":
-            raise
-        raise error.at(place) from None
-
-
 def make_split(config: Config, source: LoadedData) -> Split:
     """The partition of the training samples over clients. Raises BadConfig if it is impossible."""
     samples, partition = source.samples, config.partition
-    with _placed("partition"):
+    with placed("partition"):
         count = config.top.num_clients or partition.fixed_clients(samples) or DEFAULT_CLIENTS
         split: Split = partition.split(samples, count, config.top.seed)
     return split

@@ -23,7 +23,7 @@ from raylfl.core.arrays import Ints
 from raylfl.core.samples import SampleSet
 from raylfl.core.torch_state import torch_defaults
 from raylfl.data.base import DataSource
-from raylfl.errors import BadConfig, BadValue
+from raylfl.errors import BadConfig, placed
 from raylfl.heterogeneity.partition.base import Samples
 from raylfl.heterogeneity.partition.labels import with_labels
 
@@ -113,7 +113,7 @@ def load_data(config: Config) -> LoadedData:
     samples = SampleSet.of(train, augmented, plain, collate)
     choice = getattr(config.partition, "labels", None)  # a partition of the user's may have another such option
     declares = isinstance(data, DataSource)
-    try:
+    with placed("partition"):
         known = with_labels(
             samples,
             owners,
@@ -123,8 +123,6 @@ def load_data(config: Config) -> LoadedData:
             data.targets if declares else None,
             warnings,
         )
-    except BadValue as error:
-        raise error.at("partition") from None
     return LoadedData(
         samples,
         _measured_on(data, "test", plain, warnings),

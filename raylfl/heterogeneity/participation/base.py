@@ -23,7 +23,7 @@ from raylfl.components.registry import NAMING, Entry, Registry
 from raylfl.core.arrays import Bools, Floats, Ints
 from raylfl.core.draws import Law
 from raylfl.core.keyed import keyed, keyed_uniform
-from raylfl.errors import BadValue
+from raylfl.errors import BadValue, placed
 from raylfl.heterogeneity.world import RunContext
 
 PARTICIPATION: Registry[Participation] = Registry(
@@ -251,10 +251,8 @@ class Sampler(Participation):
     def check(self, world: RunContext) -> None:
         self.cohort_size(world)
         if self._process is not None:
-            try:
+            with placed("availability"):
                 self._process.check(world)
-            except BadValue as error:
-                raise error.at("availability") from None
 
     def eligible(self, r: int, world: RunContext, attempt: int = 0) -> Bools | None:
         return None if self._process is None else self._process.available(r, world, attempt)
@@ -284,7 +282,5 @@ def _availability(options: dict[str, Any]) -> Availability:
             hint = "set participation.on_empty" if key == "on_empty" else ""
             need = f"one of {', '.join(known)}" if known else f"left out: {keys['name']} has no options"
             raise BadValue(f"availability.{key}", got=given[key], need=need, hint=hint)
-    try:
+    with placed("availability"):
         return cls(**given)
-    except BadValue as error:
-        raise error.at("availability") from None
