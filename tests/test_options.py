@@ -1,6 +1,6 @@
 """Limits of options hold in every class that has the option, also after a redeclaration, and in constructors."""
 
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Annotated, Literal
 
 import pytest
@@ -102,11 +102,16 @@ CLASSES = [(entry.name, entry.cls) for registry in REGISTRIES for entry in regis
 ALL = [*CLASSES, *((cls.__name__, cls) for cls in GROUPS)]
 
 
+def required(cls):
+    """Values of the options without a default, of the right type."""
+    return {f.name: "layer" for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING}
+
+
 @pytest.mark.parametrize(("name", "cls"), ALL)
 def test_every_option_of_every_class_is_checked_when_it_is_made_in_python(name, cls):
     """Also where a class checks more in its own `__post_init__`."""
     for option in fields(cls):
         if option.init and (name, option.name) not in TOGETHER:
             with pytest.raises(BadValue) as caught:
-                cls(**{option.name: object()})
+                cls(**(required(cls) | {option.name: object()}))
             assert caught.value.key == option.metadata.get("key", option.name)
