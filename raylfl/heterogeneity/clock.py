@@ -13,6 +13,8 @@ round without sampled clients takes 0 seconds.
 from dataclasses import dataclass, replace
 from typing import Annotated
 
+import numpy as np
+
 from raylfl.components.options import Doc, Gt, Options
 from raylfl.core.arrays import Floats, Ints
 from raylfl.core.pattern import ExchangePattern
@@ -40,7 +42,7 @@ class Clock(Options):
 
     def check(self, world: RunContext) -> None:
         """Checks the options against the number of clients N; raises BadValue."""
-        self._seconds.check(world.count)
+        self._seconds.at(0, np.arange(world.count), world)
 
     def computation(self, steps: Ints, clients: Ints, world: RunContext) -> Floats:
         """The virtual seconds of the local steps of C clients (ids [C]), [C]; steps: their local steps K_i [C]."""

@@ -300,15 +300,12 @@ class PerClient:
         """Whether values can change from round to round: with `dynamic`, and for specifications that have `phases`."""
         return self.dynamic or self.form.varies
 
-    def check(self, count: int) -> None:
-        """Checks that lists and part sizes fit `count` clients; raises BadValue."""
-        self.form.fit(count)
-
     def at(self, r: int, clients: Ints, world: RunContext, top: Floats | None = None) -> Floats:
         """The values of C clients (ids [C]) in round r, float64 [C]; whole numbers for an interval of whole numbers.
 
         Entry j depends on (seed, purpose, r, clients[j]) and the run's numbers of clients and rounds, not on the other
-        entries of `clients`. top: the upper ends [C] of `uniform: [lo, null]`. Raises BadValue as `check` does.
+        entries of `clients`. top: the upper ends [C] of `uniform: [lo, null]`. Raises BadValue if lists or part sizes
+        do not fit the number of clients.
         """
         count, key = len(world.population.sizes), r if self.dynamic else ONCE
         self.form.fit(count)

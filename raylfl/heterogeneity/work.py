@@ -79,8 +79,7 @@ class LocalWork(Options):
 
     def check(self, world: RunContext) -> None:
         """Checks the options against the number of clients N; raises BadValue."""
-        self._amount.check(world.count)
-        self._batch.check(world.count)
+        self.draw(0, np.arange(world.count), world)
 
     def draw(self, r: int, clients: Ints, world: RunContext) -> tuple[Ints, Ints]:
         """Local steps K_i and batch sizes B_i of C clients (ids [C]) in round r, int64 [C] each."""

@@ -218,7 +218,7 @@ def test_refusals_name_key_value_and_remedy(spec, interval, key, says):
 def test_what_does_not_fit_the_clients_is_refused_before_it_is_used(spec, says):
     parsed = PerClient(spec, "q", ANY, purpose="test")
     with pytest.raises(BadValue) as caught:
-        parsed.check(3)
+        parsed.at(0, np.arange(3), RunContext(0, Population.of(np.ones(3)), 1))
     assert says in str(caught.value)
 
 

@@ -32,7 +32,8 @@ class Link(Options, ABC):
         """The probability q_i that client i's upload of round r is lost, float64 [C], for C clients (ids [C])."""
 
     def check(self, world: RunContext) -> None:
-        """Checks the options against the number of clients N; raises BadValue. Default: no check."""
+        """Checks the options against the number of clients N; raises BadValue. Default: `failure` of round 0."""
+        self.failure(0, np.arange(world.count), world)
 
     @property
     def varies(self) -> bool:

@@ -49,6 +49,3 @@ class Bernoulli(Link):
 
     def failure(self, r: int, clients: Ints, world: RunContext) -> Floats:
         return self._q.at(r, clients, world)
-
-    def check(self, world: RunContext) -> None:
-        self._q.check(world.count)

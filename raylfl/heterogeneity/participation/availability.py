@@ -73,9 +73,6 @@ class Bernoulli(Independent):
         super().__post_init__()
         self._p = PerClient(PAPER if self.p is None else self.p, "p", PROBABILITY, purpose="participation/p")
 
-    def check(self, world: RunContext) -> None:
-        self._p.check(world.count)
-
     def probabilities(self, r: int, world: RunContext) -> Floats:
         return self._p.at(r, np.arange(world.count), world)
 
@@ -162,9 +159,6 @@ class Markov(Availability):
             need = "[[stay off, off -> on], [on -> off, stay on]], each row >= 0 with sum 1"
             raise BadValue("matrix", got=self.matrix, need=need)
         return self.matrix[0][1], self.matrix[1][0]
-
-    def check(self, world: RunContext) -> None:
-        self._chains(world)
 
     def available(self, r: int, world: RunContext, attempt: int = 0) -> Bools:
         p_on, p_off = self._chains(world)

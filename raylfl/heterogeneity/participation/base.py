@@ -155,6 +155,8 @@ class Participation(Options, ABC):
 class Availability(Participation):
     """A process that determines the available clients; used without a sampler, all available clients take part."""
 
+    law: ClassVar[Law | None] = "at_most_once"
+
     @abstractmethod
     def available(self, r: int, world: RunContext, attempt: int = 0) -> Bools:
         """The mask of available clients in round r, bool [N] for all N clients; attempt: as in `attempt`."""
@@ -162,9 +164,8 @@ class Availability(Participation):
     def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
         return Draw.once(self.available(r, world, attempt).nonzero()[0])
 
-    @property
-    def law(self) -> Law | None:
-        return "at_most_once"
+    def check(self, world: RunContext) -> None:
+        self.available(0, world)
 
     def eligible(self, r: int, world: RunContext, attempt: int = 0) -> Bools | None:
         return self.available(r, world, attempt)
@@ -173,6 +174,7 @@ class Availability(Participation):
 class Independent(Availability):
     """Availability of client i in round r with probability p_i(r), independently of other clients and rounds."""
 
+    law: ClassVar[Law | None] = "independent"  # but for the redraws under `on_empty: resample`
     memoryless: ClassVar[bool] = True
 
     @abstractmethod
@@ -182,10 +184,6 @@ class Independent(Availability):
     def available(self, r: int, world: RunContext, attempt: int = 0) -> Bools:
         u = keyed_uniform(world.seed, "availability", r, np.arange(world.count), lane=attempt)
         return u < self.probabilities(r, world)
-
-    @property
-    def law(self) -> Law | None:
-        return "independent"  # but for the redraws under `on_empty: resample`
 
     def marginals(self, world: RunContext, r: int) -> Floats:
         """Inclusion probabilities in round r [N]: p_i, or p_i (1 - e^T)/(1 - e) with `on_empty: resample`.

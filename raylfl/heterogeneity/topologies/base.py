@@ -178,7 +178,7 @@ class Graph(Options, ABC):
         Raises BadValue otherwise. In a graph that changes, only the client numbers of these edges are checked.
         """
         for values in filter(None, (self._latency, self._bandwidth)):
-            values.check(world.count)
+            values.at(0, np.arange(world.count), world)
         if self.links is not None:
             check_links(self._links, self.links, world.count, None if self.changes else self.pairs(0, world))
 
