@@ -8,7 +8,7 @@ from matplotlib.collections import PathCollection
 from matplotlib.colors import LogNorm, to_rgba
 
 from raylfl.core.mixing import Edges
-from raylfl.heterogeneity.topologies.record import graph_row
+from raylfl.heterogeneity.topologies.record import graph_line
 from raylfl.report import pictures as module
 from raylfl.report.pictures import graph_pictures, last_graph
 from raylfl.report.runs import group_runs, load_run
@@ -33,8 +33,8 @@ def run(tmp_path):
     }
     path = write_run(tmp_path / "run", rows, {"algorithm.name": "dsgd", "topology.name": "ring"})
     edges = Edges(8, RING, ~(RING == [0, 1]).all(axis=1))
-    row = graph_row(1, edges, WORKING, {"W": edges.doubly(WORKING)})
-    (path / "topology.jsonl").write_text(json.dumps({"round": 0}) + "\n" + json.dumps(row) + "\n")
+    line = graph_line(1, edges, WORKING, "doubly", [edges.doubly(WORKING)])
+    (path / "topology.jsonl").write_text(json.dumps({"round": 0}) + "\n" + line)
     return path
 
 

@@ -12,7 +12,7 @@ without a server.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -21,32 +21,18 @@ from raylfl.core.mixing import Edges, Family, Mixing
 from raylfl.heterogeneity.trace import Row
 
 
-def graph_row(round_: int, edges: Edges, nodes: Ints, matrices: Mapping[str, Mixing]) -> Row:
-    """The record of round `round_` for topology.jsonl, as plain numbers.
-
-    nodes: ids of the C nodes that worked [C]. matrices: mixing matrices by name; row k and column k of each matrix
-    belong to nodes[k].
-    """
-    return {
-        "round": round_,
-        "directed": edges.directed,
-        "edges": edges.pairs.tolist(),
-        "arrives": edges.arrives.tolist(),
-        "nodes": nodes.tolist(),
-        **{name: _matrix(mixing, nodes) for name, mixing in matrices.items()},
-    }
-
-
 def graph_line(round_: int, edges: Edges, nodes: Ints, family: Family, mixings: Sequence[Mixing]) -> str:
     """The line of round `round_` for topology.jsonl, with its newline; made once for the same edges and nodes.
 
-    family, mixings: the family of the method's mixing matrices, and these matrices, as in `raylfl.core.mixing`.
+    nodes: ids of the C nodes that worked [C]. family, mixings: the family of the method's mixing matrices, and these
+    matrices, as in `raylfl.core.mixing`; row k and column k of each matrix belong to nodes[k].
     """
     names = ("R", "C") if family == "pair" else ("C",) if family == "column" else ("W",)
 
     def text() -> str:
-        row = graph_row(round_, edges, nodes, dict(zip(names, mixings, strict=True)))
-        return json.dumps({key: value for key, value in row.items() if key != "round"})[1:]
+        row = {"directed": edges.directed, "edges": edges.pairs.tolist(), "arrives": edges.arrives.tolist()}
+        matrices = {name: _matrix(mixing, nodes) for name, mixing in zip(names, mixings, strict=True)}
+        return json.dumps({**row, "nodes": nodes.tolist(), **matrices})[1:]
 
     return f'{{"round": {round_}, {edges.once("line", nodes, family, text)}\n'
 
