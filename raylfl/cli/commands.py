@@ -34,7 +34,7 @@ def print_config(args: argparse.Namespace) -> None:
 
     check_without_data(config)
     if config.local.lr_by_theory is not None:
-        from raylfl.theory.rate import resolve_rate
+        from raylfl.theory.summary import resolve_rate
 
         resolve_rate(config)
     print(dump(config.resolved), end="")
@@ -254,7 +254,7 @@ def trace(args: argparse.Namespace) -> None:
     require(*REPORT, what="the figure of raylfl trace")
     from raylfl.experiment.assemble import assemble
     from raylfl.report.trace import draw_trace
-    from raylfl.theory.rate import resolve_rate
+    from raylfl.theory.summary import resolve_rate
 
     resolve_rate(config)
     experiment = assemble(config)

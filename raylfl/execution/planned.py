@@ -153,7 +153,7 @@ def prepare(config: Config) -> Experiment:
     """
     notes: list[str] = []
     if config.local.lr_by_theory is not None:
-        from raylfl.theory.rate import resolve_rate
+        from raylfl.theory.summary import resolve_rate
 
         with one_at_a_time(), exits_as_errors():
             notes = resolve_rate(config)

@@ -77,7 +77,7 @@ def assemble(config: Config) -> Experiment:
     """The experiment of a config: all parts of the run. Raises BadConfig if the parts cannot work together."""
     check_without_data(config)
     local = config.local
-    assert local.lr_by_theory is None, "`raylfl.theory.rate.resolve_rate` computes local.lr"
+    assert local.lr_by_theory is None, "`raylfl.theory.summary.resolve_rate` computes local.lr"
     own_step = config.algorithm.own_step
     if own_step:
         rule = replace(local, momentum=0.0, optimizer="sgd", optimizer_state="fresh")

@@ -36,6 +36,7 @@ u |grad F|^2/8, up to noise. Under the conditions on u and s the terms in B sum 
 there. (Lemma 4 as printed lacks a factor N; with weights 1 in place of 1/N for B, eta would have to fall as 1/N^2.)
 """
 
+from raylfl.core.arrays import Floats
 from raylfl.theory.statements import StepBound, Terms, over
 
 
@@ -83,7 +84,7 @@ def start_gap(eta: float, L: float, N: int, tau: int, q_min: float, g0: float) -
     return g0**2 * (3 * eta * N * (1 - q_min) / q_min + 7 * L * eta**2 * (tau - 1) ** 2)
 
 
-def nonconvex_bound(eta: float, N: int, rounds: int, gap: float) -> float:
+def nonconvex_bound(eta: float, N: int, rounds: Floats | float, gap: float) -> Floats | float:
     """The bound 8 gap / (eta N R) on the mean of E|grad F(x_r)|^2 over r < R = rounds (Theorem 1, eq. 25).
 
     gap: F(x_0) - F* plus `start_gap`. With stochastic gradients `nonconvex_noise_floor` is added.

@@ -173,7 +173,7 @@ def _of_focus(run: Premises) -> Iterator[Promise]:
         noise = focus.nonconvex_noise_floor(eta, L, n, tau, q, sigma)
 
         def mean(r: Floats | float) -> Floats:
-            return np.asarray(8 * first_gap / (eta * n * r) + noise)
+            return np.asarray(focus.nonconvex_bound(eta, n, r, first_gap) + noise)
 
         line = Line("global/grad_norm", "bound on the mean", lambda r: np.sqrt(mean(r)))
         name = f"{theorem['non-convex']}, eq. {28 if sigma > 0 else 25}"

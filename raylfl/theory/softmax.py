@@ -27,15 +27,6 @@ from raylfl.core.arrays import Floats, Ints
 LARGEST = 2 * 10**7  # numbers (inputs times classes) up to which the minimiser is computed
 
 
-def client_smoothness(inputs: Floats, decay: float) -> float:
-    """The smoothness L_i of a client's objective, which holds for all parameters x.
-
-    inputs: [n, p], without the 1 for the bias. decay: the weight decay.
-    """
-    rows = extended(inputs)
-    return float(np.linalg.eigvalsh(rows.T @ rows / len(rows))[-1]) / 2 + decay
-
-
 def extended(inputs: Floats) -> Floats:
     """The inputs [n, p] with a 1 appended to each row for the bias, [n, p+1]."""
     return np.hstack([inputs, np.ones((len(inputs), 1))])
@@ -77,7 +68,8 @@ class SoftmaxProblem:
     @cached_property
     def smoothness(self) -> Floats:
         """The smoothness L_i of every f_i, which holds for all parameters x, [N]."""
-        return np.array([client_smoothness(rows, self.decay) for rows, _ in self.shards])
+        inputs = [extended(rows) for rows, _ in self.shards]
+        return np.array([np.linalg.eigvalsh(a.T @ a / len(a))[-1] / 2 + self.decay for a in inputs])
 
     @cached_property
     def slopes(self) -> Floats:

@@ -9,8 +9,7 @@ from raylfl.python.api import checked
 from raylfl.runtime.round.plan import Planner
 from raylfl.theory.facts import facts_of
 from raylfl.theory.promises import left_out
-from raylfl.theory.rate import resolve_rate
-from raylfl.theory.summary import theory_of
+from raylfl.theory.summary import resolve_rate, theory_of
 from tests.shares import also
 
 N, ROUNDS = 6, 1200

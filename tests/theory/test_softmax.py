@@ -38,7 +38,8 @@ def test_no_hessian_leaves_the_bounds(seed, classes, dim, decay, exponent):
     given_ = (torch.from_numpy(inputs), torch.from_numpy(labels), classes, decay)
     hessian = torch.autograd.functional.hessian(lambda v: loss(v, *given_), x).numpy()
     eigenvalues = np.linalg.eigvalsh(hessian)
-    assert eigenvalues[-1] <= softmax.client_smoothness(inputs, decay) * (1 + 1e-9)
+    problem = softmax.SoftmaxProblem([(inputs, labels)], classes, decay, np.ones(1))
+    assert eigenvalues[-1] <= problem.smoothness[0] * (1 + 1e-9)
     assert eigenvalues[0] >= decay - 1e-9
     value, gradient = softmax.value_and_gradient(x.numpy(), inputs, labels, classes, decay)
     x.requires_grad_(True)
@@ -54,7 +55,8 @@ def test_two_classes_attain_the_smoothness_and_the_minimiser_has_no_gradient():
     given_ = (torch.from_numpy(inputs), torch.from_numpy(labels), 2, 0.3)
     zero = torch.zeros(8, dtype=torch.float64)
     hessian = torch.autograd.functional.hessian(lambda v: loss(v, *given_), zero)
-    assert float(torch.linalg.eigvalsh(hessian)[-1]) == pytest.approx(softmax.client_smoothness(inputs, 0.3), rel=1e-12)
+    problem = softmax.SoftmaxProblem([(inputs, labels)], 2, 0.3, np.ones(1))
+    assert float(torch.linalg.eigvalsh(hessian)[-1]) == pytest.approx(problem.smoothness[0], rel=1e-12)
     problem = problem_of(4)
     assert np.linalg.norm(problem.weights @ problem.values(problem.optimum)[1]) < 1e-6
     assert problem_of(4, decay=0.0).optimum is None

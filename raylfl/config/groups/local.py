@@ -75,7 +75,7 @@ class LocalConfig(LocalRule, LocalWork):
 
     @classmethod
     def by_theory(cls, options: Mapping[str, Any]) -> LocalConfig:
-        """An instance from options with `lr: {theory: PAPER}`; lr is nan until `raylfl.theory.rate` computes it."""
+        """An instance from options with `lr: {theory: PAPER}`; lr is nan until `raylfl.theory.summary` computes it."""
         need = f"a number, or {{theory: PAPER}}, PAPER being one of {', '.join(PAPERS)}"
         lr = options["lr"]
         for key in map(str, lr):
