@@ -99,7 +99,7 @@ def lacking(grids: dict[str, Grid], results: Path, overrides: Sequence[str]) -> 
             with suppress(Enough):
                 grid.run(cache)
         except DataMissing as error:
-            _leave_out(name, error)
+            say(f"left out {name}: {headline(error)}")
             continue
         if cache.missing:
             ends = [cache.config_of(*cache.missing[k]) for k in (0, -1)]
@@ -120,14 +120,10 @@ def _plans(name: str, cache: Lacking) -> Iterator[PlannedRun]:
             try:
                 check_data([run])
             except DataMissing as error:
-                _leave_out(name, error)
+                say(f"left out {name}: {headline(error)}")
                 here[data] = False
         if here[data]:
             yield run
-
-
-def _leave_out(name: str, error: DataMissing) -> None:
-    say(f"left out {name}: {str(error).splitlines()[0]}")
 
 
 def _estimate(caches: Mapping[str, Lacking], minutes: float, jobs: int | None) -> None:
