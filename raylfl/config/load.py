@@ -84,7 +84,8 @@ def compose(source: Source, overrides: Sequence[str] = (), object_layer: ObjectL
     if isinstance(source, (str, Path)):
         layers = file_layers(find_config(source))
     else:
-        layers = with_bases(_plain(source) if OmegaConf.is_config(source) else source, Path())  # type: ignore[arg-type]
+        content = escape(resolve_interpolations(source)) if OmegaConf.is_config(source) else source
+        layers = with_bases(content, Path())
     merged: dict[str, Any] = {}
     objects = [] if object_layer is None else [tree(((key,), value) for key, value in object_layer.layer.items())]
     for layer in layers + objects + override_layers(overrides):
@@ -101,26 +102,17 @@ def as_python(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") and not isinstance(value, type) else value
 
 
-def _plain(config: DictConfig) -> dict[str, Any]:
-    """The plain values of a DictConfig; its interpolations, which may refer to a parent node, are resolved."""
-    refuse_secrets(OmegaConf.to_container(config))
-    plain: dict[str, Any] = escape(_resolved(config))
-    return plain
+def resolve_interpolations(config: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
+    """The plain values of a config with OmegaConf's interpolations resolved; a remaining `${` is literal text.
 
-
-def resolve_interpolations(merged: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of the merged values with OmegaConf's interpolations resolved; a remaining `${` is literal text.
-
-    Raises BadConfig for an interpolation that cannot be resolved or would write a secret into the run's records.
+    The interpolations of a DictConfig may refer to a parent node. Raises BadConfig for an interpolation that cannot be
+    resolved or would write a secret into the run's records.
     """
-    refuse_secrets(merged)
-    return _resolved(merged)
-
-
-def _resolved(config: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
     try:
         node = config if OmegaConf.is_config(config) else OmegaConf.create(dict(config))
-        if isinstance(content := OmegaConf.to_container(node), dict):
+        content = OmegaConf.to_container(node)
+        refuse_secrets(content)
+        if isinstance(content, dict):
             refuse_expansion({str(key): value for key, value in content.items()})
         return OmegaConf.to_container(node, resolve=True)  # type: ignore[return-value]
     except (OmegaConfBaseException, RecursionError, ValueError) as error:
