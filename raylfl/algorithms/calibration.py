@@ -20,18 +20,6 @@ from raylfl.core.arrays import Floats
 from raylfl.core.population import SystemInfo
 from raylfl.errors import BadValue
 
-UNBIASED_RULES = ("anonymous", "anonymous_uniform", "anonymous_importance", "full")
-
-
-def check_reference(calibrate: bool, rule: str) -> None:
-    """Checks that FedAvg's aggregation rule is unbiased if `calibrate` is true.
-
-    Raises BadValue for a rule whose coefficients are normalised over the received clients.
-    """
-    if calibrate and rule not in UNBIASED_RULES:
-        need = f"false with aggregate={rule}, which is normalised over the received clients"
-        raise BadValue("calibrate", got=True, need=need, hint=f"the reference is {', '.join(UNBIASED_RULES)}")
-
 
 def received_probability(c: SystemInfo) -> Floats:
     """Probabilities [N] that the upload of client i is received: 1 - q_i, or 0 if the client is not available.

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.algorithms.aggregation import Aggregating, Rule
-from raylfl.algorithms.calibration import check_reference
+from raylfl.algorithms.aggregation import RULES, Aggregating, Rule
+from raylfl.errors import BadValue
+
+NORMALISED = ("mean", "weighted")  # rules whose coefficients are normalised over the received clients
 
 
 @ALGORITHMS.register("fedavg", paper="McMahan et al. 2017")
@@ -31,7 +33,10 @@ class FedAvg(Aggregating):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_reference(self.calibrate, self.aggregate)
+        if self.calibrate and self.aggregate in NORMALISED:
+            need = f"false with aggregate={self.aggregate}, which is normalised over the received clients"
+            hint = f"the reference is {', '.join(rule for rule in RULES if rule not in NORMALISED)}"
+            raise BadValue("calibrate", got=True, need=need, hint=hint)
 
 
 @ALGORITHMS.register("fedsgd", paper="McMahan et al. 2017")

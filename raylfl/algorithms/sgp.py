@@ -18,7 +18,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.algorithms.graph import GraphAlgorithm, tracking, weight_gradients
+from raylfl.algorithms.graph import GraphAlgorithm, Tracking, tracking, weight_gradients
 from raylfl.core.algorithm import State, Work
 from raylfl.core.mixing import Family
 
@@ -56,7 +56,7 @@ class SGP(GraphAlgorithm):
 
 @ALGORITHMS.register("push_diging", paper="Nedic et al. 2017")
 @dataclass
-class PushDIGing(SGP):
+class PushDIGing(Tracking, SGP):
     """Push-DIGing: gradient tracking over directed graphs, by push-sum, with exact convergence.
 
     Nedic, Olshevsky & Shi, SIAM J. Optim. 2017, Alg. 2.
@@ -72,9 +72,6 @@ class PushDIGing(SGP):
     """
 
     one_step: ClassVar[bool] = True
-    tracked: ClassVar[str | None] = "y"
-    zeros: ClassVar[tuple[str, ...]] = ("y", "g_prev")
-    changed_in_steps: ClassVar[tuple[str, ...]] = ("y",)
 
     def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
         carry = tracking(g, carry)
