@@ -3,8 +3,11 @@
 A campaign makes missing runs at scale `paper` until its time is up, then stops the runs at work with a checkpoint. Its
 file has the runs that are not yet published, whole or interrupted: another machine takes it and goes on. Order:
 interrupted runs; then the experiment with the least work left, half of it if it has an open claim in the ledger.
+
+Also the expected duration of runs, from short runs of each kind (`raylfl reproduce --estimate`).
 """
 
+import copy
 import gzip
 import io
 import math
@@ -16,24 +19,30 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from statistics import median
 from threading import Event, Timer
+from typing import Any
 
-from papers.base import EXPERIMENTS, find
+from torch import Tensor
+
+from papers.base import EXPERIMENTS, PaperResult, find
 from papers.command import place
-from papers.estimate import hours, work
 from papers.grid import Grid
 from papers.ledger import folders, read, verdicts
 from papers.ledger_rows import Enough, Lacking
 from papers.run_cache import LINE_SECONDS, check_data
 from raylfl.config.groups.records import LoggingConfig
-from raylfl.errors import BadConfig, BadValue, DataMissing, headline
+from raylfl.errors import BadConfig, BadValue, DataMissing, NonFinite, headline
+from raylfl.execution import several
 from raylfl.execution.executor import complete, room
 from raylfl.execution.planned import PlannedRun, is_complete
 from raylfl.python.console import say, shown
+from raylfl.python.control import Callback
 from raylfl.report.labels import canonical
 from raylfl.report.runs import find_runs, is_run
 from raylfl.runtime.records.files import is_locked
 from raylfl.runtime.records.lines import read_rows
+from raylfl.runtime.records.summary import cpu_model
 from raylfl.runtime.session import Interrupted
 from raylfl.runtime.stopping import sigterm_interrupts
 
@@ -42,6 +51,8 @@ LARGEST, UNPACKED = 16 * MEBIBYTE, 2**30  # bytes of a campaign's file
 STOPPING = 15.0  # seconds before the end at which runs are stopped: their rounds and checkpoints take time
 SHORTEST = 0.1  # seconds until a stop: none comes before the context has begun
 LEFT_OUT = ("report", "loggers")  # folders of a run that are made again from its records
+LONG = 24.0  # hours above which a line calls this machine too slow
+SHORT = 10.0  # seconds after which a short run ends, but not before its second round
 
 
 def campaign(
@@ -239,3 +250,72 @@ def _runs_below(root: Path) -> list[Path]:
 
 def _progress(run: Path) -> tuple[bool, int]:
     return is_complete(run), len(read_rows(run / "metrics.jsonl").rows) if is_run(run) else -1
+
+
+def estimate_missing(experiment: PaperResult, options: Sequence[Any]) -> None:
+    """Say how long the runs take that an experiment lacks and that come first; options: of the cache."""
+    cache = Lacking(experiment, (), *options)
+    with suppress(Enough):
+        experiment.run(cache)
+    if not (runs := list(cache.plans())):
+        say("nothing to do: all runs are done")
+        return
+    say(f"estimate of the {len(runs)} runs that come first (searches and further seeds follow them)")
+    _, processes = room(runs[0].load().runtime, len(runs), cache.jobs)
+    together = 0.0
+    for expected, line in hours([each.config for each in runs]):
+        together += expected / len(processes)
+        say(line)
+    say(f"{together:8.2f} h  in all, {len(processes)} at a time on {cpu_model()}")
+    if together > LONG:
+        say("this machine is too slow for all of it: --only chooses cells, a GPU helps (runtime.backend=ray)")
+
+
+def hours(configs: Sequence[dict[str, Any]]) -> Iterator[tuple[float, str]]:
+    """Yield the expected hours of each kind of run, and a line with them, as soon as they are measured.
+
+    Of each kind, the run with the least local work and the smallest learning rate is measured for a few rounds (no time
+    if it diverges); the time of the others is assumed to be proportional to their local steps or epochs.
+    """
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for config in configs:
+        kind = {key: config[key] for key in ("data", "model", "algorithm", "num_clients", "participation", "runtime")}
+        local = {key: config["local"][key] for key in ("epochs", "steps")}  # a number, or a specification by client
+        kind["local"] = {key: isinstance(amount, (int, float)) or amount for key, amount in local.items()}
+        kinds.setdefault(canonical(kind), []).append(config)
+    for of_kind in kinds.values():
+        least = min(of_kind, key=lambda config: (work(config), config["local"]["lr"]))
+        try:
+            each, note = _per_round(least), ""
+        except NonFinite as error:
+            each, note = 0.0, f" (diverges: {error})"
+        expected = sum(each * config["rounds"] * work(config) / work(least) for config in of_kind) / 3600
+        names = [least[group].get("name") or least[group]["class_path"] for group in ("data", "model", "algorithm")]
+        yield expected, f"{expected:8.2f} h  {len(of_kind)} runs: {', '.join(names)}{note}"
+
+
+class _Clock(Callback):
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def on_round_end(self, round: int, metrics: dict[str, Any], params: Tensor) -> bool:
+        self.seconds.append(float(metrics["time/round"]))
+        return round > 0 and sum(self.seconds) > SHORT
+
+
+def work(config: dict[str, Any]) -> float:
+    """The number of local steps or epochs; 1 if it is specified by client."""
+    amount = config["local"]["epochs"] or config["local"]["steps"]
+    return float(amount) if isinstance(amount, (int, float)) else 1.0
+
+
+def _per_round(config: dict[str, Any]) -> float:
+    """Seconds per round of a short run that evaluates every second round."""
+    short, clock = copy.deepcopy(config), _Clock()
+    every = max(int(config["eval"]["every"]), 1)
+    short["rounds"], short["checkpoint"]["every"], short["eval"]["every"] = max(2, min(every, 24)), 0, 2
+    with tempfile.TemporaryDirectory() as folder:
+        short["logging"] |= {"dir": folder, "id": "short"}
+        several.run(short, callbacks=[clock])
+    plain, evaluated = median(clock.seconds[2::2] or clock.seconds[:1]), median(clock.seconds[1::2])
+    return plain + max(evaluated - plain, 0.0) / every

@@ -44,7 +44,7 @@ def reproduce(
         say(f"{name}  {entry.paper}: {entry.summary}")
         options = (folder, scale, overrides, jobs, choices[name], place(experiment.shares or name, experiment, scale))
         if estimate:
-            from papers.estimate import estimate_missing
+            from papers.campaign import estimate_missing
 
             estimate_missing(experiment, options)
             continue

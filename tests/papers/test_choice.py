@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from papers.base import choice, find, plain
-from papers.estimate import hours
+from papers.campaign import hours
 from papers.fedaware import METHODS
 from papers.focus import LINES
 from papers.ledger_rows import Enough, Lacking
@@ -185,7 +185,7 @@ def short_runs(monkeypatch):
                 if callbacks[0].on_round_end(r, {"time/round": seconds}, None):
                     return
 
-        monkeypatch.setattr("papers.estimate.run", run)
+        monkeypatch.setattr("raylfl.execution.several.run", run)
 
     return measure
 
@@ -202,7 +202,7 @@ def test_an_estimate_counts_an_evaluation_as_often_as_it_is_made(short_runs, mon
     ((expected, line),) = hours([config])
     assert expected == pytest.approx(1000 * (5.0 + 7.0 / 20) / 3600)  # ended after two rounds: over 10 s
     assert line.split()[0] == f"{expected:.2f}"
-    monkeypatch.setattr("papers.estimate.SHORT", 60.0)
+    monkeypatch.setattr("papers.campaign.SHORT", 60.0)
     assert next(hours([config]))[0] == pytest.approx(1000 * (1.0 + 10.0 / 20) / 3600)
 
 
