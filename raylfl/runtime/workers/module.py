@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -142,16 +142,15 @@ def devices(setup: WorkerSetup) -> tuple[torch.device, Callable[[], AbstractCont
     Raises BadConfig if torch finds no GPU for a worker that has one.
     """
     limit_threads(setup.runtime.threads)
-    precision = setup.runtime.precision or ("64-true" if setup.dtype == "float64" else "32-true")
-    accelerator = "gpu" if check_gpu(setup.runtime) else "cpu"
-    fabric = _fabric(accelerator, "32-true" if precision == "32-tf32" else precision)
-    if accelerator == "gpu":
+    precision, device = setup.runtime.precision, torch.device("cpu")
+    if check_gpu(setup.runtime):
+        device = torch.device("cuda" if torch.cuda.is_available() else "mps", 0)
         torch.backends.cudnn.deterministic = True
         torch.backends.cudnn.benchmark = False
     torch.set_float32_matmul_precision("high" if precision == "32-tf32" else "highest")
     torch.backends.cudnn.allow_tf32 = precision == "32-tf32"
-    full = precision in (f"{setup.dtype[-2:]}-true", "32-tf32")
-    return fabric.device, nullcontext if full else fabric.autocast
+    mixed = partial(torch.autocast, device.type, dtype=torch.bfloat16)
+    return device, mixed if precision == "bf16-mixed" else nullcontext
 
 
 def check_gpu(runtime: RuntimeConfig) -> bool:
@@ -164,11 +163,3 @@ def check_gpu(runtime: RuntimeConfig) -> bool:
             "(https://pytorch.org/get-started), or set runtime.gpus_per_worker=0"
         )
     return share > 0
-
-
-@lru_cache
-def _fabric(accelerator: str, precision: str) -> Any:
-    """Lightning Fabric for one device; cached, because each construction searches all packages for plug-ins."""
-    from lightning.fabric import Fabric
-
-    return Fabric(accelerator=accelerator, devices=1, precision=precision)  # type: ignore[arg-type]
