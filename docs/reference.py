@@ -198,8 +198,9 @@ def about(path: Path) -> str:
 def hooks(_: str) -> str:
     """A table of Lightning's hooks: those with the same treatment and note share a row."""
     rows: dict[tuple[str, str], list[str]] = {}
-    for name, hook in HOOKS.items():
-        rows.setdefault((hook.verdict, hook.note), []).append(f"`{name}`")
+    for verdict, notes in HOOKS.items():
+        for name, note in notes.items():
+            rows.setdefault((verdict, note), []).append(f"`{name}`")
     return markdown(
         ("hook", "status", "when, or what instead"), ((", ".join(names), *row) for row, names in rows.items())
     )

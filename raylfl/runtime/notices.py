@@ -13,7 +13,7 @@ from raylfl.core.algorithm import Algorithm
 from raylfl.core.population import Population
 from raylfl.core.returned import init_clients_of, start_point_of
 from raylfl.experiment.parts import Experiment
-from raylfl.runtime.workers.hooks import HOOKS, overridden, overrides_hook
+from raylfl.runtime.workers.hooks import overridden, overrides_hook
 from raylfl.runtime.workers.worker import Worker
 
 COUNTERS = ("current_epoch", "global_step")  # Lightning's counters, which are 0 without a Trainer
@@ -23,7 +23,7 @@ def module_warnings(worker: Worker, config: EvalConfig) -> list[str]:
     """Warnings about the module's behaviour in a run, one line each."""
     module: Any = worker.flat.module
     evaluator = worker.evaluator
-    lines = [f"{name} is not called: {HOOKS[name].note}" for name in overridden(module, "ignored")]
+    lines = [f"{name} is not called: {note}" for name, note in overridden(module, "ignored").items()]
     used = {evaluator.stage(kind) for kind in evaluated_kinds(worker, config)}
     for stage in ("validation", "test"):
         names = [name for name in overridden(module, "called") if name.startswith(f"on_{stage}_")]

@@ -1,21 +1,13 @@
 """A table of Lightning's hooks, each of which a run calls, refuses, or ignores with a warning."""
 
 import inspect
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from raylfl.errors import BadConfig
 
 Verdict = Literal["called", "refused", "ignored"]
 
-
-class Hook(NamedTuple):
-    """The treatment of a hook that a module overrides."""
-
-    verdict: Verdict
-    note: str  # if called, when; if refused, what to use in its place; if ignored, why
-
-
-_LOCAL_WORK = {
+LOCAL_WORK = {  # hooks called around and within a client's local work
     "on_train_start": "before a client's local work, at the parameters it starts from",
     "on_train_epoch_start": "before each pass over the client's data",
     "on_train_batch_start": "before each local step; it may not return -1",
@@ -26,15 +18,14 @@ _LOCAL_WORK = {
     "on_train_epoch_end": "after each pass over the client's data, a last partial one included",
     "on_train_end": "after a client's local work, before its upload is made",
 }
-LOCAL_WORK = tuple(_LOCAL_WORK)  # hooks called around and within a client's local work
 WHOLE = ("start", "epoch_start", "epoch_end", "end")  # suffixes of on_validation_*, on_test_*: once per evaluation
 BATCH = ("batch_start", "batch_end")  # once per batch of an evaluation
 
-_NOTES: dict[Verdict, dict[str, str]] = {
+HOOKS: dict[Verdict, dict[str, str]] = {  # hook -> if called, when; if refused, what to use instead; if ignored, why
     "called": {
         "setup": "once, with stage 'fit', after the module is made",
         "configure_model": "once, after the module is made",
-        **_LOCAL_WORK,
+        **LOCAL_WORK,
         **{
             f"on_{stage}_{part}": when
             for stage in ("validation", "test")
@@ -85,7 +76,6 @@ _NOTES: dict[Verdict, dict[str, str]] = {
         },
     },
 }
-HOOKS = {name: Hook(verdict, note) for verdict, notes in _NOTES.items() for name, note in notes.items()}
 
 
 def overrides_hook(module: Any, name: str) -> bool:
@@ -96,16 +86,16 @@ def overrides_hook(module: Any, name: str) -> bool:
     return own or name in vars(module)
 
 
-def overridden(module: Any, verdict: Verdict) -> list[str]:
-    """The names of the hooks with this verdict that the module overrides."""
-    return [name for name, hook in HOOKS.items() if hook.verdict == verdict and overrides_hook(module, name)]
+def overridden(module: Any, verdict: Verdict) -> dict[str, str]:
+    """The hooks with this verdict that the module overrides, and their notes."""
+    return {name: note for name, note in HOOKS[verdict].items() if overrides_hook(module, name)}
 
 
 def refuse(module: Any) -> None:
     """Raises BadConfig if the module overrides hooks that are not supported; the message gives a remedy for each."""
-    if names := overridden(module, "refused"):
+    if hooks := overridden(module, "refused"):
         start = f"model {type(module).__name__} overrides"
-        raise BadConfig([f"{start} {name}, which is not called here: {HOOKS[name].note}" for name in names])
+        raise BadConfig([f"{start} {name}, which is not called here: {note}" for name, note in hooks.items()])
 
 
 def takes_only_a_batch(module: Any, name: str) -> bool:
