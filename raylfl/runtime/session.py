@@ -250,7 +250,7 @@ class Session:
         }
         self.run_dir.write_summary(summary)
         self.run_dir.log(f"local steps: {step_line(steps)}")
-        if (place := self.federation.dispatch.server_place) is not None:
+        if (place := self.federation.dispatch.on_device.place) is not None:
             self.run_dir.log(place)
         self.run_dir.log(f"finished after {state.round} rounds")
 

@@ -116,7 +116,7 @@ def rounds_of(config, overrides=(), **objects):
     finally:
         backend.close()
     metrics, rows = [record.metrics | {"time/round": 0.0} for record in records], [record.row for record in records]
-    place, links = federation.dispatch.server_place, federation.state.links
+    place, links = federation.dispatch.on_device.place, federation.state.links
     return SimpleNamespace(params=params, metrics=metrics, rows=rows, links=links, place=place)
 
 

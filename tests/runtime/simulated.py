@@ -21,6 +21,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 import raylfl
 from raylfl.core.partial_sums import SumPlan
+from raylfl.runtime.round.device_server import DeviceServer
 from raylfl.runtime.workers.forms import LocalForms
 from raylfl.runtime.workers.worker import Worker
 from tests.runtime import measured
@@ -182,7 +183,7 @@ def run_on_both(config: Any, overrides: Sequence[str], launched: bool) -> tuple[
 
 def server_on_both(config: Any, overrides: Sequence[str]) -> tuple[dict[str, Any], ...]:
     """The rounds on the device, with the server on the host and on the device."""
-    with mock.patch("raylfl.runtime.round.dispatch.DeviceServer", return_value=None):
+    with mock.patch("raylfl.runtime.round.dispatch.DeviceServer", return_value=DeviceServer(None)):
         on_host = rounds_there(config, overrides)
     return on_host, rounds_there(config, overrides)
 

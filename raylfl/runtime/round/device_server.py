@@ -27,23 +27,25 @@ NEAR = torch.finfo(torch.float32).eps ** 0.5  # for logged numbers, such as norm
 class DeviceServer:
     """Keeps the vectors of a server state on a device, as long as results there are equal to the host's.
 
-    refusal: why the server is on the host, None if it is on the device.
+    device: None: they are on the host. refusal: why the server is on the host, None if it is on the device.
     """
 
-    def __init__(self, device: torch.device):
+    def __init__(self, device: torch.device | None):
         self.device, self.schedule = device, ProofSchedule()
-        self.refusal: str | None = None
+        self.refusal = "no other place pays" if device is None else None
 
     @property
-    def place(self) -> str:
-        """Where the server's vectors are, as a sentence for the user."""
+    def place(self) -> str | None:
+        """Where the server's vectors are, with the reason, as a sentence for the user; None: no other place pays."""
+        if self.device is None:
+            return None
         if self.refusal is None:
             return "the server's vectors stay on the GPU"
         return f"the server is on the host: {self.refusal}"
 
     def placed(self, server: ServerState) -> ServerState:
         """The server state with all vectors that are as long as x on the device; tables of clients stay."""
-        if any(isinstance(value, Table) for value in server.values()):
+        if self.refusal is None and any(isinstance(value, Table) for value in server.values()):
             self.refusal = "its server state has a table of rows"
         return server if self.refusal else {name: self._placed(value, server["x"]) for name, value in server.items()}
 
@@ -77,6 +79,7 @@ class DeviceServer:
         return expected
 
     def _placed(self, value: Any, x: Tensor) -> Any:
+        assert self.device is not None
         return to_device(value, self.device) if isinstance(value, Tensor) and value.shape == x.shape else value
 
 

@@ -2,9 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -30,19 +29,18 @@ from raylfl.runtime.round.state import FederationState, RoundResult
 from raylfl.runtime.workers.backend import Executor, Handle
 from raylfl.runtime.workers.task import ClientReports, Task, TaskResult, order_of
 
-T = TypeVar("T")
-
 
 class Dispatch(ABC):
     """The interface to a round's local work and the step after it, for methods with a server or on a graph of nodes.
 
     ways: `GradientMode` (how the gradient of a local step was computed) -> the number of gradients so far. rows: the
-    reason why the server needs each upload as a row of its own; None if sums of uploads may replace them.
+    reason why the server needs each upload as a row of its own; None if sums of uploads may replace them. on_device:
+    keeps the server's vectors on a GPU, where that pays.
     """
 
     def __init__(self, algorithm: Algorithm, backend: Executor, runtime: RuntimeConfig, rows: str | None = None):
         self.algorithm, self.backend, self.runtime, self.rows = algorithm, backend, runtime, rows
-        self.ways = Counter[GradientMode]()
+        self.ways, self.on_device = Counter[GradientMode](), DeviceServer(None)
 
     def initial_state(self, initial: Initial, population: Population) -> FederationState:
         """The state of a run before its first round."""
@@ -60,11 +58,6 @@ class Dispatch(ABC):
     def broadcast(self, server: ServerState) -> State:
         """The algorithm's broadcast."""
         return broadcast_of(self.algorithm, server)
-
-    @property
-    def server_place(self) -> str | None:
-        """Where the server's vectors are, with the reason, as a sentence for the user; None: no other place pays."""
-        return None
 
     def models(self, server: ServerState) -> Tensor | None:
         """The parameters [N, d] of the nodes' models; None for methods with a server."""
@@ -132,34 +125,24 @@ class ServerDispatch(Dispatch):
     ):
         """device: where the server's vectors may be if workers add up the uploads; None: on the host."""
         super().__init__(algorithm, backend, runtime, rows)
-        of_rows = rows or rows_reason(algorithm)
-        self.on_device = None if device is None or of_rows else DeviceServer(device)
+        self.on_device = DeviceServer(None if rows or rows_reason(algorithm) else device)
 
     def scattered(self, server: ServerState) -> ServerState:
-        return server if self.on_device is None else self.on_device.placed(server)
+        return self.on_device.placed(server)
 
     def gathered(self, server: ServerState) -> ServerState:
-        return server if self.on_device is None else on_host(server)
+        return on_host(server)
 
     def broadcast(self, server: ServerState) -> State:
-        return self._call("broadcast", super().broadcast, server)
-
-    @property
-    def server_place(self) -> str | None:
-        return None if self.on_device is None else self.on_device.place
-
-    def _call(self, name: str, function: Callable[..., T], *arguments: ServerState) -> T:
-        """The function's result for the server state (and for sums), where the server's vectors are."""
-        if self.on_device is None:
-            return function(*map(on_host, arguments))
-        return self.on_device.call(name, function, *arguments)
+        return self.on_device.call("broadcast", super().broadcast, server)
 
     def send(self, r: Round, broadcast: State, state: FederationState) -> Deferred[RoundResult]:
         """As in `Dispatch`. If workers have added up an upload that must be dropped, all work is repeated with rows."""
         need_rows = self.rows or rows_reason(self.algorithm)
         plan = None
         if need_rows is None:
-            plan = self._call("sum_coefficients", partial(sum_plan, self.algorithm, broadcast, r=r), state.server)
+            of_sums = partial(sum_plan, self.algorithm, broadcast, r=r)
+            plan = self.on_device.call("sum_coefficients", of_sums, state.server)
         tasks, last_loss = self._tasks(r, plan, state), state.last_finite_loss
         run = self.backend.run_ring if self.algorithm.pattern.sequential else self.backend.run
         work = run(tasks, broadcast)
@@ -175,10 +158,10 @@ class ServerDispatch(Dispatch):
         return work.then(collected)
 
     def step(self, server: ServerState, result: RoundResult) -> tuple[ServerState, Info]:
-        algorithm, received = self.algorithm, result.round.received_view
+        algorithm, call, received = self.algorithm, self.on_device.call, result.round.received_view
         with one_thread():
             if not len(received.cohort):
-                return self._call("empty_round", lambda server: algorithm.empty_round(server, result.round), server), {}
+                return call("empty_round", lambda server: algorithm.empty_round(server, result.round), server), {}
             if result.sums is None:
                 returned = algorithm.server_step(self.gathered(server), result.visible_uploads, received)
                 server, info = step_of(algorithm, "server_step", returned, server["x"])
@@ -186,7 +169,7 @@ class ServerDispatch(Dispatch):
             assert isinstance(algorithm, Summing)
             sums = {name: vector for name, vector in result.sums.items() if name not in UNSEEN}
             name, step = "server_step_from_sums", algorithm.server_step_from_sums
-            returned = self._call(name, lambda server, sums: step(server, sums, received), server, sums)
+            returned = call(name, lambda server, sums: step(server, sums, received), server, sums)
             return step_of(algorithm, name, returned, server["x"])
 
     def _tasks(self, r: Round, plan: SumPlan | None, state: FederationState) -> list[Task]:
