@@ -180,7 +180,7 @@ class Run:
 
         from raylfl.experiment.assemble import assemble
         from raylfl.experiment.parts import BUFFERS
-        from raylfl.runtime.round.measure import by_name, summary
+        from raylfl.runtime.round.measure import by_name
         from raylfl.runtime.workers.backend import LocalBackend
         from raylfl.runtime.workers.task import Chunk
 
@@ -190,9 +190,10 @@ class Run:
             samples = {kind: data for kind, data in found.items() if data is not None}
             buffers = self._final.get("buffers", torch.empty(0))
             broadcast = {"x": self.params} | ({BUFFERS: buffers} if len(buffers) else {})
-            chunks = [Chunk(kind, np.arange(len(data))) for kind, data in samples.items()]
+            chunks = [Chunk(kind, np.arange(len(data)), name=kind) for kind, data in samples.items()]
             with closing(LocalBackend(setup)) as backend:
-                return summary(by_name(list(samples), backend.evaluate(broadcast, chunks).result()))[0]
+                measured = by_name(chunks, backend.evaluate(broadcast, chunks).result())
+            return {f"{kind}/{name}": value for kind in measured for name, value in measured[kind].items()}
 
 
 def load(

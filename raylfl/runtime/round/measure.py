@@ -28,7 +28,6 @@ from raylfl.runtime.workers.backend import Backend
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.task import Chunk
 
-Evaluation = tuple[str, str, Ints, int | None]  # name, kind of data, sample indices, client
 GROUP = 16  # number of clients whose full gradients a worker adds up; fixed, because it determines the bits
 
 
@@ -154,27 +153,19 @@ class Measurements:
         """
         config, setup, seed = self.experiment.config.eval, self.experiment.setup, self.experiment.world.seed
         count, shards = setup.population.count, setup.shards
-        jobs: list[Evaluation] = []
+        chunks: list[Chunk] = []
         for kind, samples in (("test", setup.test), ("val", setup.val)):
             if samples is not None:
-                jobs.append((kind, kind, np.arange(len(samples), dtype=np.int64), None))
+                chunks += self._chunks(kind, kind, np.arange(len(samples), dtype=np.int64))
         if config.participants and len(cohort):
-            jobs += self._on_clients("participants", cohort, setup.trained_on)
+            chunks += self._on_clients("participants", cohort, setup.trained_on)
         if config.random_clients:
             size = min(config.random_clients, count)
             chosen = keyed(seed, "evaluation", r).choice(count, size, replace=False)
-            jobs += self._on_clients("random", chosen, shards.__getitem__)
+            chunks += self._on_clients("random", chosen, shards.__getitem__)
         if config.clients:
-            jobs += [(f"client {c}", "train", shards[c], c) for c in range(count) if len(shards[c])]
-        pieces = [(name, chunk) for name, kind, ids, client in jobs for chunk in self._chunks(kind, ids, client)]
-        results = self.backend.evaluate(broadcast, [chunk for _, chunk in pieces])
-        names = [name for name, _ in pieces]
-
-        def collect(logged: Sequence[Logged]) -> Metrics:
-            metrics, single = summary(by_name(names, logged))
-            return {**metrics, "per_client": single}
-
-        return results.then(collect)
+            chunks += [chunk for c in range(count) for chunk in self._chunks(f"client {c}", "train", shards[c], c)]
+        return self.backend.evaluate(broadcast, chunks).then(lambda logged: summary(by_name(chunks, logged)))
 
     def _nodes(self, server: ServerState, broadcast: State) -> Deferred[Metrics]:
         """The metrics of the nodes' models, for methods without a server; empty for other methods.
@@ -193,11 +184,11 @@ class Measurements:
         single = {OF_NODES + name: {str(i): d for i, d in enumerate(each.tolist())} for name, each in apart.items()}
         if test is None:
             return Deferred.of({"per_client": single})
-        chunks = self._chunks("test", np.arange(len(test), dtype=np.int64))
+        chunks = self._chunks("test", "test", np.arange(len(test), dtype=np.int64))
         jobs = [self.backend.evaluate({**broadcast, "x": x}, chunks) for x in models]
 
         def collect() -> Metrics:
-            each = [by_name(["test"] * len(chunks), job.result())["test"] for job in jobs]
+            each = [by_name(chunks, job.result())["test"] for job in jobs]
             metrics: Metrics = {}
             for name in each[0]:
                 values = np.array([measured[name] for measured in each])
@@ -208,20 +199,19 @@ class Measurements:
 
         return Deferred(collect)
 
-    def _on_clients(self, name: str, clients: Ints, samples: Callable[[int], Ints]) -> list[Evaluation]:
-        """The jobs of an evaluation on these clients' samples: one job, or one each if their workers evaluate them."""
-        shards = [samples(int(c)) for c in clients]
+    def _on_clients(self, name: str, clients: Ints, samples: Callable[[int], Ints]) -> list[Chunk]:
+        """The chunks of an evaluation on these clients' samples, each client's apart if their workers evaluate them."""
         if not self.experiment.setup.assigned:
-            return [(name, "train", np.concatenate(shards), None)]
-        return [(name, "train", shard, int(c)) for shard, c in zip(shards, clients, strict=True)]
+            return self._chunks(name, "train", np.concatenate([samples(c) for c in clients.tolist()]))
+        return [chunk for c in clients.tolist() for chunk in self._chunks(name, "train", samples(c), c)]
 
-    def _chunks(self, kind: str, ids: Ints, client: int | None = None) -> list[Chunk]:
+    def _chunks(self, name: str, kind: str, ids: Ints, client: int | None = None) -> list[Chunk]:
         """The chunks of an evaluation: one per batch, or a single chunk if one worker must evaluate all samples.
 
-        kind: test, val or train; ids: sample indices; client: the owner of all these samples, None for several owners.
+        ids: sample indices; name, kind, client: as in `Chunk`.
         """
         size = max(len(ids), 1) if kind in self.backend.whole else self.experiment.config.eval.batch_size
-        return [Chunk(kind, ids[k : k + size], k // size, client) for k in range(0, len(ids), size)]
+        return [Chunk(kind, ids[k : k + size], k // size, client, name) for k in range(0, len(ids), size)]
 
     def _objective(self, broadcast: State) -> Deferred[Metrics]:
         """Metrics `global/loss` = F(x) and `global/grad_norm` = |grad F(x)| of the objective F = sum_i w_i f_i.
@@ -298,11 +288,11 @@ def _distances(models: Tensor, point: Tensor) -> Floats:
     return distances
 
 
-def summary(measured: Mapping[str, dict[str, float]]) -> tuple[Metrics, dict[str, dict[str, float]]]:
-    """(the metrics of a round's evaluations, as `evaluation/metric`, and those of clients: metric -> client -> value).
+def summary(measured: Mapping[str, dict[str, float]]) -> Metrics:
+    """The metrics of a round's evaluations as `evaluation/metric`, and `per_client`: metric -> client -> value.
 
     measured: name of an evaluation -> metric -> value. Evaluations on single clients (named `client i`) add the metrics
-    of `fairness` to the first ones, if all of them measure an accuracy.
+    of `fairness`, if all of them measure an accuracy.
     """
     metrics, single, count = Metrics(), dict[str, dict[str, float]](), 0
     for name, values in measured.items():
@@ -314,17 +304,18 @@ def summary(measured: Mapping[str, dict[str, float]]) -> tuple[Metrics, dict[str
             else:
                 single.setdefault(f"clients/{metric}", {})[client] = value
     accuracies = list(single.get("clients/accuracy", {}).values())
-    return metrics | (fairness(np.array(accuracies)) if len(accuracies) == count > 0 else {}), single
+    fair = fairness(np.array(accuracies)) if len(accuracies) == count > 0 else {}
+    return {**metrics, **fair, "per_client": single}
 
 
-def by_name(names: Sequence[str], results: Sequence[Logged]) -> dict[str, dict[str, float]]:
+def by_name(chunks: Sequence[Chunk], results: Sequence[Logged]) -> dict[str, dict[str, float]]:
     """The values logged in each evaluation, reduced over all of its chunks: name of the evaluation -> metric -> value.
 
-    names: for each chunk, the evaluation to which it belongs; results: for each chunk, the values logged there.
+    results: for each chunk, the values logged there.
     """
     parts: dict[str, list[Logged]] = {}
-    for name, result in zip(names, results, strict=True):
-        parts.setdefault(name, []).append(result)
+    for chunk, result in zip(chunks, results, strict=True):
+        parts.setdefault(chunk.name, []).append(result)
     with one_thread():
         return {name: Logged.joined(chunks).results() for name, chunks in parts.items()}
 

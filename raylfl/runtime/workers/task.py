@@ -30,6 +30,7 @@ class Chunk(NamedTuple):
     indices: Ints
     first: int = 0  # number of the chunk's first batch within the evaluation
     client: int | None = None  # the owner of these samples; None: several clients
+    name: str = ""  # of the evaluation
 
     def batches(self, size: int) -> int:
         """The number of batches of `size` samples, of which the last one may be smaller."""
