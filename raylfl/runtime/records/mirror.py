@@ -25,6 +25,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -42,6 +43,7 @@ from raylfl.runtime.records.storage import (
     StorageError,
     copy_token,
     fetch,
+    in_thread,
     in_use,
 )
 
@@ -61,10 +63,9 @@ class Mirror:
         self._copied: Copied | None = None  # None before the first copy
         self._held = False  # whether this object has created .owner.json
         self._newest = -ROW_SECONDS  # time of the newest commit
-        self._guard = threading.Lock()  # of the three attributes below
-        self._due = False  # whether the folder has changed since the newest copy began
-        self._copier: threading.Thread | None = None
-        self._ends: list[Exception | None] = []  # results of copies, not yet reported
+        self._turn = threading.Lock()  # held during a copy
+        self._due = False  # whether a copy waits for the end of another one
+        self._copies: list[Future[None]] = []  # whose ends are not yet reported
 
     def __reduce__(self) -> tuple[type[Mirror], tuple[Path]]:
         return Mirror, (self.folder,)  # without its thread: Ray Tune saves its callbacks, which refer to the sweep
@@ -92,7 +93,7 @@ class Mirror:
 
         If files cannot be copied, this folder stays the owner, because it has more than the URL.
         """
-        self._join()
+        wait(self._copies)
         held, self._held = self._held, False
         if held:
             with suppress(StorageError, BadConfig, Displaced):
@@ -101,7 +102,7 @@ class Mirror:
 
     def delete(self) -> None:
         """Deletes the files at the URL if this folder is the owner and the storage answers."""
-        self._join()
+        wait(self._copies)
         self._held = False
         with suppress(StorageError, BadConfig, Displaced):
             self._check_owner()
@@ -128,39 +129,24 @@ class Mirror:
         if seldom and now - self._newest < ROW_SECONDS:
             return
         self._newest = now
-        with self._guard:
+        if not self._due:
             self._due = True
-            if self._copier is None:
-                self._copier = threading.Thread(target=self._copy, daemon=True, name="raylfl mirror")
-                self._copier.start()
+            self._copies.append(in_thread(self._copy))
 
     def complete(self, say: Say) -> None:
         """Copies the files that have changed, waits for the end and reports it, as `commit` does."""
         self.commit(say)
-        self._join()
+        wait(self._copies)
         self._report(say)
 
-    def _join(self) -> None:
-        if (copier := self._copier) is not None:
-            copier.join()
-
     def _copy(self) -> None:
-        """Copies until nothing is due; the copier's thread."""
-        while True:
-            with self._guard:
-                if not self._due:
-                    self._copier = None
-                    return
-                self._due = False
-            try:
-                self.push()
-                self._ends.append(None)
-            except Exception as error:  # raised by `_report`
-                self._ends.append(error)
+        with self._turn:
+            self._due = False
+            self.push()
 
     def _report(self, say: Say) -> None:
-        while self._ends:
-            end, earlier = self._ends.pop(0), self.fault
+        while self._copies and self._copies[0].done():
+            end, earlier = self._copies.pop(0).exception(), self.fault
             if end is not None and not isinstance(end, StorageError):
                 raise end
             self.fault = end

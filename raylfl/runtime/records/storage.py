@@ -155,8 +155,8 @@ def _replaces_atomically(fs: Any) -> bool:
     return not WHOLE_OBJECTS.isdisjoint([fs.protocol] if isinstance(fs.protocol, str) else fs.protocol)
 
 
-def within(seconds: float, call: Callable[[], T]) -> T:
-    """The result of `call()`, which runs in a thread. Raises TimeoutError after `seconds` and abandons the thread."""
+def in_thread(call: Callable[[], T]) -> Future[T]:
+    """The future result of `call()` in a new thread, which does not keep the process alive."""
     result: Future[T] = Future()
 
     def work() -> None:
@@ -166,6 +166,12 @@ def within(seconds: float, call: Callable[[], T]) -> T:
             result.set_exception(error)
 
     threading.Thread(target=work, daemon=True, name="raylfl storage").start()
+    return result
+
+
+def within(seconds: float, call: Callable[[], T]) -> T:
+    """The result of `call()`, which runs in a thread. Raises TimeoutError after `seconds` and abandons the thread."""
+    result = in_thread(call)
     if not wait([result], seconds).done:
         raise TimeoutError(f"no answer in {seconds:.0f} s")
     return result.result()
