@@ -27,7 +27,7 @@ from raylfl.runtime.records.checkpoint import Checkpoints
 from raylfl.runtime.records.files import read_plain
 from raylfl.runtime.records.lines import metrics_line
 from raylfl.runtime.records.loggers import Loggers
-from raylfl.runtime.records.run_dir import CLIENT_NAMES, DIRECTIONS, OF_GRAPHS, RunDirectory
+from raylfl.runtime.records.run_dir import CLIENT_NAMES, DIRECTIONS, RunDirectory
 from raylfl.runtime.records.summary import environment, step_line, step_summary, summarise
 from raylfl.runtime.round.early_stop import LATE, BestRound, EarlyStop
 from raylfl.runtime.round.loop import Federation, RoundRecord
@@ -188,7 +188,7 @@ class Session:
     def _write_down(self, record: RoundRecord) -> None:
         self.run_dir.append("participation.jsonl", encode_row(record.row))
         if record.graph_line is not None:
-            self.run_dir.append(OF_GRAPHS, record.graph_line)
+            self.run_dir.append("topology.jsonl", record.graph_line)
         self.run_dir.append("metrics.jsonl", metrics_line(record.metrics))
         self.run_dir.check()
 

@@ -30,7 +30,7 @@ from raylfl.errors import BadConfig, RaylflError, Say
 from raylfl.experiment.parts import Experiment
 from raylfl.runtime.records.files import atomic_write, discard, read_plain, sync_folder
 from raylfl.runtime.records.lines import lines, parse_rows
-from raylfl.runtime.records.run_dir import OF_GRAPHS, RECORDS, RunDirectory, remedy
+from raylfl.runtime.records.run_dir import RunDirectory, remedy
 from raylfl.runtime.records.state_files import (
     Damaged,
     Manifest,
@@ -59,7 +59,7 @@ class Checkpoints:
         self.run_dir, self.warn = run_dir, warn
         self.keep, self.resolved = experiment.config.checkpoint.keep, experiment.config.resolved
         self.objects = experiment.config.objects
-        self.setup, self.graph = experiment.setup, experiment.algorithm.pattern.peers
+        self.setup = experiment.setup
         self.identity: dict[str, Any] = {
             "config_sha256": fingerprint_of_config(self.resolved),
             "partition_sha256": sha256_of_shards(experiment.setup.shards),
@@ -195,13 +195,9 @@ class Checkpoints:
 
     def _check_records(self, manifest: Manifest) -> None:
         """Raises Damaged unless each record file begins with its content at this checkpoint; copies a damaged file."""
-        for name in RECORDS:
-            if name == OF_GRAPHS and not self.graph:
-                continue
-            if name not in manifest["records"]:
-                raise Damaged(f"its manifest lacks {name}")
+        for name, size in manifest["records"].items():
             try:
-                content, size = read_plain(self.run_dir.path / name), manifest["records"][name]
+                content = read_plain(self.run_dir.path / name)
             except OSError as error:
                 raise Damaged(f"{name} cannot be read: {error.strerror}") from error
             written = content[:size]

@@ -12,7 +12,6 @@ may be an actor, which can outlive a killed driver for a moment; a resumed run w
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import shlex
@@ -43,13 +42,11 @@ from raylfl.runtime.records.files import (
 from raylfl.runtime.records.lines import jsonable, read_rows
 from raylfl.runtime.records.provenance import sign
 
-RECORDS = ("metrics.jsonl", "participation.jsonl", "topology.jsonl")
+RECORDS = ("metrics.jsonl", "participation.jsonl", "topology.jsonl")  # the last one without a server only
 DIRECTIONS = "directions.json"  # whether the metric objects that the module logs are better high or low
 CLIENT_NAMES = "client_names.json"  # the clients' names in order, if the data give them
-OF_GRAPHS = "topology.jsonl"  # only algorithms without a server have this record
 DIVERGED = "diverged.txt"  # marks the folder of a diverged run, which is not repeated; has the reason
 LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-EMPTY = hashlib.sha256().hexdigest()
 WAIT_SECONDS = 60  # longest wait, in seconds, for the round loop of a driver that has ended
 
 
@@ -237,11 +234,7 @@ class RunDirectory:
         """Syncs the record files to disk; returns record file -> its size and checksum, for a checkpoint."""
         for file in self._files.values():
             file.sync()
-        return {
-            name: (self._record(name).size, self._record(name).sha256) if self._holds(name) else (0, EMPTY)
-            for name in RECORDS
-            if name != OF_GRAPHS or self._holds(name)
-        }
+        return {name: (self._record(name).size, self._record(name).sha256) for name in filter(self._holds, RECORDS)}
 
     def _holds(self, name: str) -> bool:
         return name in self._files or (self.path / name).exists()
