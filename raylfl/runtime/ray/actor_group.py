@@ -12,7 +12,7 @@ from typing import Any
 import ray
 import torch
 from ray.exceptions import ObjectLostError, RayTaskError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.experiment.parts import WorkerSetup
@@ -139,7 +139,8 @@ class ActorGroup:
 
         During a run its second thread waits in `wanted`, and its third one runs the other methods.
         """
-        remote = ray.remote(ServerActor).options(num_cpus=0, max_concurrency=3, scheduling_strategy=_this_node())
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        remote = ray.remote(ServerActor).options(num_cpus=0, max_concurrency=3, scheduling_strategy=here)
         self.server: Any = remote.remote()
 
     def regroup(self) -> None:
@@ -193,15 +194,3 @@ def most_workers(runtime: RuntimeConfig, setup: WorkerSetup) -> int:
         return runtime.workers or setup.population.count
     fit = workers_that_fit(runtime, nodes_of_cluster())
     return min(setup.population.count, max(fit, len(set(setup.nodes))))
-
-
-def _this_node() -> Any:
-    """The scheduling strategy with which Ray starts an actor on this node, in the placement group if there is one."""
-    node, group = ray.get_runtime_context().get_node_id(), ray.util.get_current_placement_group()
-    if group is None:
-        return NodeAffinitySchedulingStrategy(node, soft=False)
-    where = ray.util.placement_group_table(group)["bundles_to_node_id"]
-    index = next((int(k) for k, holder in where.items() if holder == node), -1)
-    return PlacementGroupSchedulingStrategy(
-        group, placement_group_bundle_index=index, placement_group_capture_child_tasks=True
-    )
