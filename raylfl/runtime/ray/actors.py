@@ -16,9 +16,8 @@ from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.core.partial_sums import add_up, columns_of
 from raylfl.core.samples import as_tensor
 from raylfl.core.torch_state import torch_defaults
-from raylfl.errors import exits_as_errors
+from raylfl.errors import exits_as_errors, headline
 from raylfl.runtime.faults import kill_point
-from raylfl.runtime.ray.failures import lines_of
 from raylfl.runtime.ray.group import Exchange, GroupMember
 from raylfl.runtime.ray.reservation import Bundle
 from raylfl.runtime.ray.stored import SamplesMissing
@@ -157,7 +156,7 @@ class WorkerActor:
         try:
             return TaskResult.of_sums(self._member.exchange(work, rank, keys, worker.device))
         except RuntimeError as error:  # torch's errors of connections and of memory
-            return f"{type(error).__name__}: {lines_of(error)[0]}"
+            return f"{type(error).__name__}: {headline(error)}"
 
     @exits_as_errors()
     def run_block(self, shared: list[Any], operation: str, job: Any, *states: Packed) -> Any:

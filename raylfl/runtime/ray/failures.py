@@ -51,7 +51,9 @@ def reason_of_loss(error: Exception) -> str:
 def reason_of_start(error: Exception) -> str:
     """The reason why an actor could not start: a missing package, or the last line of Ray's message."""
     missing = re.search(r"No module named '([\w.]+)'", str(error))
-    return missing_package(missing[1], "the cluster's Python") if missing else lines_of(error)[-1]
+    return (
+        missing_package(missing[1], "the cluster's Python") if missing else str(error).strip().splitlines()[-1].strip()
+    )
 
 
 def error_of_start(error: RayTaskError) -> Exception:
@@ -66,8 +68,3 @@ def error_of_start(error: RayTaskError) -> Exception:
     if isinstance(error.cause, RaySystemError) and "No module named" in str(error):
         return BadConfig(f"{where}: {reason_of_start(error)}")
     return error
-
-
-def lines_of(error: Exception) -> list[str]:
-    """The non-empty lines of an error's message; the name of its type if there are none."""
-    return [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]

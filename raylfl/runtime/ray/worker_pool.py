@@ -14,8 +14,8 @@ import ray
 from ray._private import state
 from ray.exceptions import ActorDiedError, RayActorError, RayTaskError
 
-from raylfl.errors import BadConfig, RaylflError
-from raylfl.runtime.ray.failures import ACTOR_LOST, error_of_start, lines_of, reason_of_loss, reason_of_start
+from raylfl.errors import BadConfig, RaylflError, headline
+from raylfl.runtime.ray.failures import ACTOR_LOST, error_of_start, reason_of_loss, reason_of_start
 from raylfl.runtime.ray.resources import node_text
 from raylfl.runtime.ray.stored import SamplesMissing, StoredExperiment, StoredSamples
 from raylfl.runtime.ray.traffic import TrafficCounter
@@ -238,7 +238,7 @@ class WorkerPool:
                 deaths = restarts_of(self.actors[worker]) - self._restarts_before[worker]
                 if deaths > MOST_STARTS or isinstance(error, ActorDiedError):
                     what = f"died {deaths} times as it started" if deaths > MOST_STARTS else "was ended"
-                    raise RaylflError(f"worker {worker} {what}: {lines_of(error)[0]}") from error
+                    raise RaylflError(f"worker {worker} {what}: {headline(error)}") from error
                 self._starting[worker] = self._ping(worker)  # no node has room for it so far
             except RayTaskError as error:
                 if isinstance(error.cause, SamplesMissing):
