@@ -17,8 +17,9 @@ from typing import Any
 
 Say = Callable[[str], None]  # prints or notes one line for the user
 NOTE = "raised at "
-INSTALLED = [sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
-LIBRARIES = tuple(f"{folder}/" for folder in (Path(__file__).parent, *INSTALLED))  # code that is not the user's
+INSTALLED = [Path(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
+# code that is not the user's
+LIBRARIES = tuple(f"{place}/" for folder in (Path(__file__).parent, *INSTALLED) for place in (folder, folder.resolve()))
 
 
 class RaylflError(Exception):
@@ -145,7 +146,7 @@ def exits_as_errors() -> Iterator[None]:
 
 
 def is_own(filename: str) -> bool:
-    """Whether a file name from a traceback belongs to the user's code, not to Python, a library or raylfl."""
+    """Whether a file belongs to the user's code, not to Python, an installed package or raylfl."""
     return not filename.startswith(("<", *LIBRARIES))
 
 

@@ -5,7 +5,6 @@ import hashlib
 import inspect
 import json
 import sys
-import sysconfig
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
@@ -16,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from raylfl.config.objects import code_content
+from raylfl.errors import is_own
 
 FILE = "sources.json"
 UNREADABLE = OSError, ValueError, SyntaxError, RecursionError, MemoryError
 LARGEST = 2**22  # bytes of a source file; a larger one is not read
-PACKAGE = Path(__file__).resolve().parents[2]
 DEFINITIONS = ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
-INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib"))
 
 Sources = dict[str, dict[str, str]]  # module, or definition in it -> {"file", "name" in the file, "sha256"}
 
@@ -115,9 +113,7 @@ def _file_of(part: Any) -> Path | None:
 def _own(file: str | None) -> Path | None:
     """The path of a source file, unless it belongs to Python, an installed package or raylfl."""
     path = None if file is None else Path(file).resolve()
-    if path is None or path.is_relative_to(PACKAGE) or any(path.is_relative_to(folder) for folder in INSTALLED):
-        return None
-    return path
+    return path if path is not None and is_own(str(path)) else None
 
 
 def digest_of(file: Path, name: str = "") -> str | None:
