@@ -6,9 +6,7 @@ ordinary run directories: <algorithm>-s<seed>-<digest>/. A second sweep finds th
 
 from __future__ import annotations
 
-import shlex
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -205,7 +203,7 @@ def opened(folder: Path, url: str | None, say: Say) -> Iterator[Mirror | None]:
             f"logging.dir={folder.parent}: cannot make a sweep's directory there ({error.strerror})"
         ) from error
     if url is not None and mirror_of(folder) is None:
-        begin(folder, url, shlex.join(sys.argv))
+        begin(folder, url)
     with closing(RunDirectory(folder).open()) as directory:
         try:
             yield directory.mirror

@@ -160,18 +160,22 @@ def test_a_report_over_hard_links_leaves_the_other_files_as_they_are(finished, t
     assert (copy / "index.html").read_text() != "changed in both"
 
 
-def test_two_directories_with_one_lock_file_are_locked_apart_once_no_run_holds_it(finished, tmp_path):
-    running = RunDirectory(finished).open("raylfl running")
+def test_two_directories_with_one_lock_file_are_locked_apart_once_no_run_holds_it(finished, tmp_path, monkeypatch):
+    def opened(folder, word):
+        monkeypatch.setattr("sys.argv", ["raylfl", word])
+        return RunDirectory(folder).open()
+
+    running = opened(finished, "running")
     running.claim()
     copy = Path(shutil.copytree(finished, tmp_path / "copy", copy_function=os.link))
     for folder in (finished, copy):
         with pytest.raises(BadConfig, match=r"in use by another process \(raylfl running\)"):
-            RunDirectory(folder).open()
+            opened(folder, "other")
     running.close()
-    first, second = RunDirectory(copy).open("raylfl first"), RunDirectory(finished).open("raylfl second")
+    first, second = opened(copy, "first"), opened(finished, "second")
     assert [(folder / ".lock").read_text() for folder in (copy, finished)] == ["raylfl first", "raylfl second"]
     with pytest.raises(BadConfig, match=r"in use by another process \(raylfl first\)"):
-        RunDirectory(copy).open("raylfl third")
+        opened(copy, "third")
     assert (copy / ".lock").read_text() == "raylfl first"
     first.close()
     second.close()

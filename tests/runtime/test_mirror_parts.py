@@ -60,7 +60,7 @@ def test_an_empty_cache_folder_counts_as_none(monkeypatch, tmp_path):
 def test_a_manifest_is_copied_after_its_files_and_deleted_before_them(mirrored, monkeypatch):
     """The summary marks a finished run: it is copied last and deleted first."""
     copied, deleted = [], []
-    mirrored.hold("mine")
+    mirrored.hold()
     monkeypatch.setattr(Storage, "put", lambda there, path, name: copied.append(name))
     monkeypatch.setattr(Storage, "remove", lambda there, names: deleted.extend(names))
     for name in reversed(FILES):

@@ -18,9 +18,7 @@ import atexit
 import json
 import os
 import secrets
-import shlex
 import shutil
-import sys
 import tempfile
 import threading
 import time
@@ -72,8 +70,8 @@ class Mirror:
 
     # -- ownership -------------------------------------------------------------------------------------------
 
-    def hold(self, command: str) -> None:
-        """Makes this folder the owner of the run at the URL until `release`; command: that of the run, for messages.
+    def hold(self) -> None:
+        """Makes this folder the owner of the run at the URL until `release`.
 
         Raises BadConfig if another process owns the place, or if this folder is not the one that is copied to the URL;
         Displaced if the run was continued elsewhere.
@@ -85,7 +83,7 @@ class Mirror:
             )
         if copy_token(self.storage) not in (None, self.token, self.state.source):
             raise Displaced(f"{self.url} was continued on another machine: raylfl resume {self.url}")
-        Owner(self.token, command).claim(self.storage)
+        Owner(self.token).claim(self.storage)
         self._held = True
 
     def release(self) -> None:
@@ -218,14 +216,14 @@ def _turn(name: str) -> tuple[int, int, str, bool, str]:
 # -- starting a run, and resuming it on another machine ----------------------------------------------------------
 
 
-def begin(folder: Path, url: str, command: str) -> bool:
+def begin(folder: Path, url: str) -> bool:
     """Makes a local folder the owner of a new run at this URL; returns False if there is a run at the URL.
 
     Raises BadConfig if another process, which has copied nothing yet, owns the URL.
     """
     if exists(url):
         return False
-    owner = Owner(secrets.token_hex(8), command)
+    owner = Owner(secrets.token_hex(8))
     owner.claim(Storage(url), f"delete {url}/{OWNER}")
     MirrorState(url, owner.token, {}).write(folder)
     return True
@@ -322,7 +320,7 @@ def copy_again(folder: Path) -> str | None:
     mirror = mirror_of(folder)
     if mirror is None:
         return None
-    mirror.hold(shlex.join(sys.argv))
+    mirror.hold()
     try:
         mirror.push()
     finally:

@@ -95,11 +95,11 @@ class RunDirectory:
 
     # -- locks -----------------------------------------------------------------------------------------------
 
-    def open(self, command: str | None = None) -> RunDirectory:
+    def open(self) -> RunDirectory:
         """Takes the run's lock, and replaces hard links by copies (`separate`); returns this object.
 
-        command: the command that started the run, by default the command line of this process. Raises BadConfig if
-        another process holds the lock, the directory is read-only, or a symbolic link in it leads out of it.
+        Raises BadConfig if another process holds the lock, the directory is read-only, or a symbolic link in it leads
+        out of it.
         """
         try:
             free = self._locks.take(".lock")
@@ -113,12 +113,12 @@ class RunDirectory:
         if not free:
             raise self.refusal
         with suppress(OSError):  # a full disk
-            self._locks.note(".lock", command or shlex.join(sys.argv))
+            self._locks.note(".lock", shlex.join(sys.argv))
         try:
             require_inside(self.path)
             separate(self.path)
             if self.mirror is not None:
-                self.mirror.hold(self.command)
+                self.mirror.hold()
         except BaseException:
             self.close()
             raise
@@ -284,7 +284,7 @@ def _begun(path: Path, url: str) -> bool:
     """Makes a new folder the owner of this URL; if that fails, or there is a run at the URL, removes the folder."""
     begun = False
     try:
-        begun = mirror.begin(path, url, shlex.join(sys.argv))
+        begun = mirror.begin(path, url)
     finally:
         if not begun:
             discard(path)

@@ -10,6 +10,8 @@ import json
 import os
 import platform
 import re
+import shlex
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
@@ -227,7 +229,7 @@ class Owner:
     """The content of .owner.json: the process that executes a run at a URL, and the token of its local folder."""
 
     token: str
-    command: str = ""
+    command: str = field(default_factory=lambda: shlex.join(sys.argv))
     host: str = field(default_factory=platform.node)
     process: int = field(default_factory=os.getpid)
 
