@@ -17,7 +17,7 @@ from papers.run_cache import RunCache
 from raylfl.diagnostics.metric_names import is_percent
 from raylfl.report.curves import Curve, curve, draw
 from raylfl.report.derived import Stat
-from raylfl.report.figures import PANEL, Block, Panel, composed, legend_handles
+from raylfl.report.figures import PANEL, Panel, composed, legend_handles
 from raylfl.report.runs import Group
 from raylfl.report.style import MUTED, LineStyle, method_styles, rc
 from raylfl.report.tables import Column, ReportTable
@@ -187,7 +187,7 @@ def curves_figure(plots: Sequence[Plot], styles: Mapping[str, LineStyle], size: 
     legend = [(name, line) for name, line in styles.items() if name in shown]
     legend += [("authors' logs", LineStyle(4, 1, thin=True))] if any(plot.logs for plot in plots) else []
     with rc():
-        return composed(Block("", "", "", panels, legend))
+        return composed(panels, legend)
 
 
 def styles(methods: Mapping[str, str]) -> dict[str, LineStyle]:
@@ -243,7 +243,7 @@ def sweeps_figure(panels: Mapping[str, Pairs], looks: Mapping[str, LineStyle], m
     entries = [(name, line) for name, line in looks.items() if name in ours | theirs]
     with rc():
         plots = [Panel(heading, partial(panel, lines=lines), PANEL, heading) for heading, lines in panels.items()]
-        figure = composed(Block("", "", "", plots))
+        figure = composed(plots)
         handles = legend_handles(entries)
         for handle, (name, _) in zip(handles, entries, strict=True):
             if name not in ours:

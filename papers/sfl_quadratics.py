@@ -19,7 +19,7 @@ from papers.run_cache import RunCache
 from papers.sfl_grid import METHODS
 from raylfl.core.arrays import Ints
 from raylfl.report.derived import Stat, group_to_target, last_k
-from raylfl.report.figures import Block, Panel, composed
+from raylfl.report.figures import Panel, composed
 from raylfl.report.partition_plot import heat
 from raylfl.report.runs import Group
 from raylfl.report.style import rc
@@ -194,7 +194,7 @@ class ExDir(PaperResult):
         size = (2.9, 2.35)
         panels = [Panel(names[cell], partial(heat, counts=item), size, names[cell]) for cell, item in counts.items()]
         with rc():
-            figure = composed(Block("", "", "", panels))
+            figure = composed(panels)
         return Findings([ReportTable("exdir", caption, columns, rows)], self.claims(counts), {"exdir": figure})
 
     def claims(self, counts: Mapping[tuple[int, float], Ints]) -> list[Claim]:

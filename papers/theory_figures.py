@@ -12,7 +12,7 @@ from papers.numbers import listing
 from papers.run_cache import RunCache
 from raylfl.core.arrays import Floats, Ints
 from raylfl.report.curves import log_axis
-from raylfl.report.figures import Panel, single
+from raylfl.report.figures import Panel, composed
 from raylfl.report.style import PALETTE, rc
 from raylfl.report.wording import number
 from raylfl.theory import fedacs, fedaware, focus, sfl
@@ -67,7 +67,7 @@ class TheoryFigure(PaperResult):
             ax.legend()
 
         with rc():
-            return Findings((), claims, {self.stem: single(Panel(self.stem, draw, (5.4, 3.4)))})
+            return Findings((), claims, {self.stem: composed([Panel(self.stem, draw, (5.4, 3.4))])})
 
 
 @EXPERIMENTS.register("theory/sfl-bound", paper="SFL [2] Thms 1, 2")

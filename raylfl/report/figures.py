@@ -51,13 +51,12 @@ class Panel:
 
 @dataclass(frozen=True)
 class Block:
-    """A figure: panels that share a legend and a caption.
+    """A figure of a report: panels that share a legend and a caption.
 
     name: the file name without its ending.
     """
 
     name: str
-    title: str
     caption: str
     panels: list[Panel]
     legend: list[tuple[str, LineStyle]] = field(default_factory=list)
@@ -77,8 +76,8 @@ class Look:
     methods: Mapping[str, LineStyle]
     promises: Promises | None = None
 
-    def promised(self, part: Facet, metric: str, axis: str = "rounds") -> list[tuple[str, Curve, LineStyle]]:
-        """The theorems' bounds on a metric: (legend text, curve, style); empty unless `axis` is `rounds`."""
+    def promised(self, part: Facet, metric: str) -> list[tuple[str, Curve, LineStyle]]:
+        """The theorems' bounds on a metric over rounds: (legend text, curve, style)."""
         if self.promises is None:
             return []
         lines = line_styles(part.groups, self.methods)
@@ -86,7 +85,7 @@ class Look:
         return [
             (f"{part.names[group]}, {text}" if named else text, item, line)
             for group in part.groups
-            for text, item, line in self.promises.drawn(group, metric, axis, lines[group])
+            for text, item, line in self.promises.drawn(group, metric, lines[group])
         ]
 
 
@@ -117,22 +116,21 @@ def convergence(part: Facet, look: Look, most: int | None = None) -> Block:
     return _block("convergence", part, look, leading(part, look)[:most], note)
 
 
-def costs(part: Facet, look: Look) -> Block | None:
-    """The figure of the main metric against traffic, local steps and virtual time; None if none is recorded."""
+def costs(part: Facet, look: Look) -> Block:
+    """The figure of the main metric against traffic, local steps and virtual time, as far as they are recorded."""
     part, _ = part.best(look.metric, look.last)
     axes = counted_axes([run for group in part.groups for run in group.runs])
     panels = [curves_panel(part, look, look.metric, axis) for axis in axes if axis != "rounds"]
-    drawn = [panel for panel in panels if panel]
     caption = "The same lines against their costs; floats are counted up, down and between clients."
-    return Block("costs", part.label, caption, drawn, legend_of(part, look, [look.metric])) if drawn else None
+    return Block("costs", caption, list(filter(None, panels)), legend_of(part, look, [look.metric]))
 
 
-def diagnostics(part: Facet, look: Look) -> Block | None:
-    """The figure of all other metrics (not `leading`, not a cost) against rounds; None if there are none."""
+def diagnostics(part: Facet, look: Look) -> Block:
+    """The figure of all other metrics (not `leading`, not a cost) against rounds."""
     part, note = part.best(look.metric, look.last)
     seen = leading(part, look)
     names = [n for n in measured_in(part.groups) if n not in seen and not n.startswith(NOT_DIAGNOSTIC)]
-    return _block("diagnostics", part, look, names, note) if names else None
+    return _block("diagnostics", part, look, names, note)
 
 
 def curves_panel(part: Facet, look: Look, metric: str, axis: str = "rounds") -> Panel | None:
@@ -145,7 +143,7 @@ def curves_panel(part: Facet, look: Look, metric: str, axis: str = "rounds") -> 
         return None
     target = look.target if metric == look.metric else None
     title = f"{metric_name(metric)} against {AXES[axis].label}"
-    promised = [(item, line) for _, item, line in look.promised(part, metric, axis)]
+    promised = [(item, line) for _, item, line in look.promised(part, metric)] if axis == "rounds" else []
     return Panel(title, lambda ax: draw(ax, curves, metric, axis, target=target, promised=promised))
 
 
@@ -161,8 +159,8 @@ def _block(name: str, part: Facet, look: Look, metrics: Sequence[str], note: str
         over = " or ".join(map(str, windows))
         caption.append(f"Trailing moving averages over {over} measured rounds.")
     caption += [note] if note else []
-    panels = [panel for panel in (curves_panel(part, look, metric) for metric in metrics) if panel]
-    return Block(name, part.label, " ".join(caption), panels, legend_of(part, look, metrics))
+    panels = filter(None, (curves_panel(part, look, metric) for metric in metrics))
+    return Block(name, " ".join(caption), list(panels), legend_of(part, look, metrics))
 
 
 def legend_of(part: Facet, look: Look, metrics: Sequence[str]) -> list[tuple[str, LineStyle]]:
@@ -173,18 +171,13 @@ def legend_of(part: Facet, look: Look, metrics: Sequence[str]) -> list[tuple[str
     return [(part.names[group], lines[group]) for group in drawn] + list(dict.fromkeys(promised))
 
 
-def profiles(groups: Sequence[Group], look: Look, keys: Sequence[str]) -> list[Block]:
-    """Figures of the main metric over each of these config keys that is numeric and has several values for a method.
+def profile(groups: Sequence[Group], look: Look, key: str) -> Block:
+    """The figure of the main metric over a config key, for methods with several values of it, all of them numbers.
 
-    Each has a panel for each scenario, of which the key itself is no part.
+    It has a panel for each scenario, of which the key itself is no part.
     """
-    return [block for key in keys if (block := _profile(groups, look, key)).panels]
-
-
-def _profile(groups: Sequence[Group], look: Look, key: str) -> Block:
     caption = f"Mean ± std over seeds and {last_text(look.last)}; each method at its best tuning of other options."
-    block = Block(f"profile_{key}", key, caption, [])
-    drawn: set[str] = set()
+    panels, drawn = list[Panel](), set[str]()
     for part in split(groups, [other for other in scenario_keys(groups) if other != key]):
         points = derived.profile(part.groups, key, look.metric, look.last)
         points = {method: own for method, own in points.items() if len(own) > 1}
@@ -193,32 +186,27 @@ def _profile(groups: Sequence[Group], look: Look, key: str) -> Block:
             draw = partial(draw_profile, profiles=points, lines=look.methods, metric=look.metric, key=key)
             log = not grows(part.groups, look.metric)
             title = f"{metric_name(look.metric)} over {key}"
-            block.panels.append(Panel(title, partial(draw, log=log), heading=part.label))
+            panels.append(Panel(title, partial(draw, log=log), heading=part.label))
     entries = [(display(method), look.methods[method]) for method in by_method(groups) if method in drawn]
-    return replace(block, legend=entries)
+    return Block(f"profile_{key}", caption, panels, entries)
 
 
-def single(panel: Panel) -> Figure:
-    """A figure of this panel alone, without a legend."""
-    return composed(Block("", "", "", [panel]))
-
-
-def composed(block: Block) -> Figure:
-    """All panels of a block in one matplotlib figure, for papers: up to three panels in a row, the legend above."""
-    columns = 2 if len(block.panels) == 4 else min(3, len(block.panels))
-    rows = math.ceil(len(block.panels) / columns)
-    width, height = block.panels[0].size
-    across = legend_columns(block.legend, columns * width)
-    legend_height = 0.2 * math.ceil(len(block.legend) / across) + 0.1 if block.legend else 0.0
+def composed(panels: Sequence[Panel], legend: Sequence[tuple[str, LineStyle]] = ()) -> Figure:
+    """All panels in one matplotlib figure, for papers: up to three panels in a row, the legend above."""
+    columns = 2 if len(panels) == 4 else min(3, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    width, height = panels[0].size
+    across = legend_columns(legend, columns * width)
+    legend_height = 0.2 * math.ceil(len(legend) / across) + 0.1 if legend else 0.0
     figure = Drawing(figsize=(columns * width, rows * height + legend_height), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
-    for panel, ax in zip(block.panels, axes, strict=False):
+    for panel, ax in zip(panels, axes, strict=False):
         panel.draw(ax)
         ax.set_title(panel.heading)
-    for ax in axes[len(block.panels) :]:
+    for ax in axes[len(panels) :]:
         ax.remove()
-    if block.legend:
-        figure.legend(handles=legend_handles(block.legend), loc="outside upper left", ncols=across)
+    if legend:
+        figure.legend(handles=legend_handles(legend), loc="outside upper left", ncols=across)
     return figure
 
 
@@ -252,7 +240,7 @@ def plot(runs: Runs, metric: str | None = None, axis: str = "rounds") -> Figure:
         raise BadValue("axis", got=axis, need="a cost that the runs recorded")
     panel = replace(panel, size=(PANEL[0] * 1.4, PANEL[1] * 1.4))
     with rc():
-        return composed(Block("", "", "", [panel], legend_of(part, look, [metric]) if len(groups) > 1 else []))
+        return composed([panel], legend_of(part, look, [metric]) if len(groups) > 1 else ())
 
 
 def overview(
@@ -265,7 +253,7 @@ def overview(
     """
     curves, spent = convergence(part, look, most=2), costs(part, look)
     draws = [panel.draw for panel in curves.panels]
-    below = partition or (spent.panels[0].draw if spent else None)
+    below = partition or (spent.panels[0].draw if spent.panels else None)
     draws += [below] if below else []
     if not draws:
         return None

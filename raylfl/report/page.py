@@ -196,8 +196,8 @@ def _scenario(sheet: Sheet, part: Facet, parts: Sequence[Facet], look: Look) -> 
 
 
 def _profiles(sheet: Sheet, groups: Sequence[Group], look: Look, keys: Sequence[str]) -> list[Part]:
-    blocks = figures.profiles(groups, look, keys)
-    return [part for block in blocks for part in heading(block.title) + sheet.block(block)]
+    shown = {key: sheet.block(figures.profile(groups, look, key)) for key in keys}
+    return [part for key, parts in shown.items() if parts for part in heading(key) + parts]
 
 
 def _setup(sheet: Sheet, runs: Sequence[RunRecord], groups: Sequence[Group]) -> list[Part]:

@@ -30,11 +30,11 @@ class Promises:
     lines: Mapping[Group, Sequence[tuple[str, Line]]]
     refused: Sequence[str]
 
-    def drawn(self, group: Group, metric: str, axis: str, style: LineStyle) -> list[tuple[str, Curve, LineStyle]]:
-        """The bounds on a metric as (legend text, curve, style), in the colour of `style`; empty unless over rounds."""
+    def drawn(self, group: Group, metric: str, style: LineStyle) -> list[tuple[str, Curve, LineStyle]]:
+        """The bounds on a metric over rounds as (legend text, curve, style), in the colour of `style`."""
         own = [(theorem, line) for theorem, line in self.lines.get(group, ()) if line.metric == metric]
         end = max((run.rounds[-1] for run in group.runs if run.measured(metric)), default=-1)
-        if axis != "rounds" or not own or end < 0:
+        if not own or end < 0:
             return []
         rounds = np.unique(np.linspace(1, end + 1, POINTS).round())
         found = []

@@ -65,7 +65,7 @@ class Sheet:
         """
         if block is None or not block.panels:
             return []
-        figure = composed(block)
+        figure = composed(block.panels, block.legend)
         files = self._save(figure, f"{block.name}{suffix}")
         title = "; ".join(panel.title for panel in block.panels)
         title += f" ({', '.join(label for label, _ in block.legend)})" if block.legend else ""

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from raylfl.report.curves import draw_profile
 from raylfl.report.derived import MAX_LINES, Facet, Stat, facets, scenario_keys, split, tuned_keys
-from raylfl.report.figures import Look, composed, convergence, costs, diagnostics, profiles
+from raylfl.report.figures import Look, composed, convergence, costs, diagnostics, profile
 from raylfl.report.pictures import participation_pictures, partition_drawer, partition_pictures
 from raylfl.report.runs import group_runs, load_run
 from raylfl.report.style import method_styles
@@ -47,8 +47,7 @@ def test_costs_are_one_panel_each_and_none_if_nothing_was_counted(tmp_path):
     titles = [panel.title.split("against ")[1] for panel in block.panels]
     assert titles == ["floats sent", "local steps", "virtual time (s)"]
     bare = Facet.of("", groups_of(tmp_path / "b", ([{"round": 0, "test/accuracy": 0.1}], {})))
-    assert costs(bare, look_at()) is None
-    assert diagnostics(bare, look_at()) is None
+    assert costs(bare, look_at()).panels == diagnostics(bare, look_at()).panels == []
 
 
 def test_a_legend_names_only_the_settings_that_have_a_line(tmp_path):
@@ -62,7 +61,7 @@ def test_a_legend_names_only_the_settings_that_have_a_line(tmp_path):
 
 def test_a_composed_figure_holds_every_panel_and_the_legend(tmp_path):
     block = convergence(part_of(tmp_path, {}, {"algorithm.name": "focus"}), look_at())
-    figure = composed(block)
+    figure = composed(block.panels, block.legend)
     assert [ax.get_ylabel() for ax in figure.axes] == ["test accuracy (%)", "test loss", "training loss"]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["FedAvg", "FOCUS"]
 
@@ -70,19 +69,19 @@ def test_a_composed_figure_holds_every_panel_and_the_legend(tmp_path):
 def test_profiles_appear_only_where_something_was_varied(tmp_path):
     part = part_of(tmp_path, {}, {"algorithm.name": "focus"})
     assert tuned_keys(part.groups) == scenario_keys(part.groups) == []
-    assert profiles(part.groups, look_at(), ["data.class_path"]) == []
+    assert profile(part.groups, look_at(), "data.class_path").panels == []
 
 
 def test_tuned_keys_and_keys_of_the_world_have_profiles_of_their_own(tmp_path):
     changes = [{"local.lr": lr, "partition.alpha": alpha} for lr in (0.01, 0.1) for alpha in (0.1, 0.5, 1.0)]
     groups = part_of(tmp_path, *changes).groups
     assert (tuned_keys(groups), scenario_keys(groups)) == (["local.lr"], ["partition.alpha"])
-    rates, scenarios = profiles(groups, look_at(), ["local.lr", "partition.alpha"])
+    rates, scenarios = (profile(groups, look_at(), key) for key in ("local.lr", "partition.alpha"))
     assert (rates.name, scenarios.name) == ("profile_local.lr", "profile_partition.alpha")
     assert [panel.heading for panel in rates.panels] == ["alpha=0.1", "alpha=0.5", "alpha=1"]
     assert len(scenarios.panels) == 1
     for block in (rates, scenarios):
-        composed(block).savefig(tmp_path / f"{block.name}.png")
+        composed(block.panels, block.legend).savefig(tmp_path / f"{block.name}.png")
 
 
 def test_a_profile_leaves_out_diverged_runs():

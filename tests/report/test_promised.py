@@ -58,7 +58,7 @@ def lines(run, metric):
     """legend -> values of the promises about a metric, and the measured values at the same rounds."""
     groups = group_runs(read_runs([run])[0])
     found = promises_of(groups, list(groups[0].runs[0].metrics))
-    drawn = found.drawn(groups[0], metric, "rounds", LineStyle())
+    drawn = found.drawn(groups[0], metric, LineStyle())
     return {text: curve for text, curve, _ in drawn}, groups[0].runs[0], found.refused
 
 
