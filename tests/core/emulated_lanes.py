@@ -18,6 +18,10 @@ READS = {aten._local_scalar_dense.default, aten.equal.default, aten.nonzero.defa
 class Tape(TorchDispatchMode):
     """Records operators with their arguments and results; keeps the values that they overwrite."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch would import its compiler, and call it for each operation
+
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[tuple] = []

@@ -56,6 +56,10 @@ class Simulated(Tensor):
 class Simulation(TorchDispatchMode):
     """A context in which `device()` works."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch would import its compiler, and call it for each operation
+
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         return carry_out(function, args, kwargs or {})
 

@@ -90,7 +90,15 @@ def test_every_algorithm_whose_clients_do_other_work_than_fedavgs_works_on_a_dev
     assert_same(run_on_both(process, TINY, [*short, f"algorithm.name={name}", *needs]))
 
 
-@pytest.mark.parametrize("case", CASES)
+SELDOM = {"the module's optimizer", "images, all at once", "the objective's distance", "fedavg", "fedaware"}
+
+
+def usual(cases):
+    """Cases of a test, of which those in SELDOM are marked exhaustive."""
+    return [also(case) if case in SELDOM else case for case in cases]
+
+
+@pytest.mark.parametrize("case", usual(CASES))
 def test_every_kind_of_local_work_works_on_a_device(process, case):
     config, overrides = CASES[case]
     assert_same(run_on_both(process, config, ["rounds=2", *overrides]))
@@ -108,7 +116,7 @@ LAUNCHED = {
 }
 
 
-@pytest.mark.parametrize("case", LAUNCHED)
+@pytest.mark.parametrize("case", usual(LAUNCHED))
 def test_the_launch_of_local_work_waits_for_nothing(process, case):
     """So that the host goes on; also for several tasks, buffers, client states, norms, sums of uploads and batches."""
     config, settings = LAUNCHED[case]
@@ -135,6 +143,7 @@ def test_a_worker_with_a_gpu_whose_torch_finds_none_names_the_remedy():
 # -- the benchmark of a GPU: every part runs, and its verdicts can fail ------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_each_part_of_the_benchmark_has_its_rows_and_four_of_its_eight_clients_fit(process):
     rows = process.submit(simulated.gpu_rows).result()
     results = [(row["part"], row["result"]) for row in rows if row["part"] != "speed"]
@@ -230,7 +239,7 @@ class Late(Rounded):
 @pytest.mark.parametrize(
     ("method", "reason"),
     [
-        (ByNumpy, "server_step_from_sums raises"),
+        also(ByNumpy, "server_step_from_sums raises"),
         (ByNumpyLater, "server_step_from_sums raises"),
         (Rounded, "another result on the GPU: `x` differs"),
     ],

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks import gpu
 from raylfl.core.lane_steps import Kind, LaneSteps
 from raylfl.replay.proof import ProofSchedule
-from tests.core.emulated_lanes import EmulatedLanes
+from tests.core.emulated_lanes import EmulatedLanes, Tape
 from tests.runtime.measured import rounds_of
 from tests.runtime.test_lanes import SAME_SIZES
 from tests.shares import also
@@ -75,6 +75,7 @@ def _assume(self, step, kind):
 class Operators(TorchDispatchMode):
     """Counts operator calls: copies, waits and launches outside graphs."""
 
+    _should_skip_dynamo = Tape._should_skip_dynamo
     count = 0
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
