@@ -39,7 +39,7 @@ class Long(Tiny):
     """One run of many rounds."""
 
     axes: ClassVar = {"method": {"FedAvg": {"algorithm.name": "fedavg"}}}
-    seeds, options = (0,), {**Tiny.options, "rounds": 150, "eval.every": 50}
+    seeds, options = (0,), {**Tiny.options, "rounds": 70, "eval.every": 50}
 
 
 class Pictures(Tiny):
@@ -128,7 +128,7 @@ def test_a_run_that_stops_in_time_and_moves_ends_with_the_bits_of_an_undisturbed
     monkeypatch.setattr(module, "Timer", AtRounds)
     for k in range(3):
         root, file = machine(f"machine{k}"), tmp_path / f"{k}.tar"
-        last, AtRounds.rounds = k == 2, (30, 60, 10**6)[k]
+        last, AtRounds.rounds = k == 2, (10, 25, 10**6)[k]
         taken = tmp_path / f"{k - 1}.tar" if k else None
         campaign(["long"], 10, jobs=1, take=taken, save=file, results=tmp_path / "results")
         assert bool(hashes(root)) == last
