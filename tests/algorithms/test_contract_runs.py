@@ -21,6 +21,7 @@ from raylfl.core.population import Population
 from raylfl.pytest_plugin import contract_items
 from raylfl.testing import ContractBroken
 from raylfl.testing.runs import RUN_CHECKS, carry_out, configured, uses_its_checkpoints
+from tests.shares import also
 from tests.startup.forks import PYTEST
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,7 +68,10 @@ STATES = {  # an algorithm for each form of state, but for those that need a mod
 }
 
 
-@pytest.mark.parametrize("name", STATES.values())
+EVERY_TYPE = ("fedaware", "scaffold", "sgp")  # together: tables, rows of clients and of nodes, numbers of all dtypes
+
+
+@pytest.mark.parametrize("name", [(pytest.param if n in EVERY_TYPE else also)(n) for n in STATES.values()])
 def test_every_state_is_continued_from_its_checkpoint(tmp_path, name):
     """Its state has another size than before round 0 if it has rows of the clients received so far."""
     config = configured([f"algorithm={name}"]).resolved
