@@ -10,6 +10,7 @@ from raylfl.core.population import Population
 from raylfl.heterogeneity.participation.uniform import Weighted
 from raylfl.heterogeneity.world import RunContext
 from tests.heterogeneity.draws import Z, world
+from tests.shares import one_in
 
 ROUNDS = 3000
 
@@ -41,8 +42,10 @@ def assert_same_distribution(seen, exact):
         assert abs(seen.get(key, 0.0) - p) < Z * math.sqrt(p * (1 - p) / ROUNDS)
 
 
-@pytest.mark.parametrize("weights", [[1.0, 2.0, 3.0, 4.0], [0.6, 0.0, 0.2, 0.1, 0.1]])
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("weights", "size"),
+    one_in(3, [(w, m) for m in (3, 1, 2) for w in ([1.0, 2.0, 3.0, 4.0], [0.6, 0.0, 0.2, 0.1, 0.1])]),
+)
 def test_sets_are_as_likely_as_successive_draws_make_them(weights, size):
     process = Weighted(size=size, weights=weights)
     assert_same_distribution(seen_sets(process, len(weights)), exact_sets(weights, size))
