@@ -1,12 +1,12 @@
 """The command line as a program: exit codes, mistakes in at most two lines, and the installed command."""
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.test_cli import RUN
 
@@ -18,11 +18,7 @@ from lightning import LightningModule
 class Net(LightningModule):
     def __init__(self, hidden: int = 4):
         super().__init__()
-        self.body = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, hidden), torch.nn.Linear(hidden, 10))
-
-    def training_step(self, batch, batch_idx):
-        x, y = batch
-        return torch.nn.functional.cross_entropy(self.body(x), y)
+        self.body = torch.nn.Linear(64, hidden)
 """
 
 # -- mistakes --------------------------------------------------------------------------------------------------
@@ -111,10 +107,10 @@ def program(*argv, **options):
 @pytest.mark.slow
 def test_the_installed_command_finds_a_model_in_the_working_directory(tmp_path):
     (tmp_path / "mine.py").write_text(OWN_MODEL)
-    own = ["model.class_path=mine.Net", "model.init_args.hidden=3"]
-    done = program(str(Path(sys.executable).with_name("raylfl")), *RUN, *own, "logging.id=own", cwd=tmp_path)
+    own = ["model.class_path=mine.Net", "model.init_args.hidden=3", "--print-config"]  # which imports the class
+    done = program(str(Path(sys.executable).with_name("raylfl")), *RUN, *own, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads((tmp_path / "runs/digits/own/summary.json").read_text())["parameters"] == 64 * 3 + 3 + 3 * 10 + 10
+    assert yaml.safe_load(done.stdout)["model"] == {"name": None, "class_path": "mine.Net", "init_args": {"hidden": 3}}
 
 
 @pytest.mark.slow

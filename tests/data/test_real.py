@@ -52,6 +52,7 @@ def test_the_jpeg_copies_of_cifar_10_are_sixty_thousand_images(tmp_path):
     torch.testing.assert_close(moments, torch.tensor([0.4914, 0.4822, 0.4465]), atol=2e-3, rtol=0)
 
 
+@pytest.mark.exhaustive  # of a file that does not change; papers/test_ledger.py reads a small one
 @needs(FILE)
 def test_the_authors_logs_are_those_of_table_10():
     """Every number of MNIST and FashionMNIST that the paper prints is the mean of a log's last 40 rounds."""
