@@ -100,7 +100,7 @@ class GraphAlgorithm(Algorithm):
         return {}
 
     def node_parameters(self, server: ServerState) -> Tensor | None:
-        return self.parameters(_rows(server))
+        return self.parameters({k.removeprefix(NODE): rows for k, rows in server.items() if k.startswith(NODE)})
 
     def start_point(self, broadcast: State, client_state: State) -> Tensor:
         return client_state["x"]
@@ -171,7 +171,3 @@ def tracking(g: Tensor, carry: State) -> State:
 def weight_gradients(g: Tensor, carry: State) -> Tensor:
     """The gradients g [C, d] times N w_i, for N clients with importance weights w_i (`relative_weights`)."""
     return g * carry["scale"] if "scale" in carry else g
-
-
-def _rows(server: ServerState) -> State:
-    return {name.removeprefix(NODE): rows for name, rows in server.items() if name.startswith(NODE)}

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from raylfl.errors import BadValue
 
 Better = Literal["min", "max"]
+BETTER = ("min", "max")
 OF_NODES = "nodes/"  # prefix of the metrics of the nodes of a graph
 DISTANCES = ("global/distance", "global/distance_abs", "average/distance", "average/distance_abs", "average/gap")
 KNOWN: dict[str, Better] = {  # metric, or its name without the part before the slash -> the better direction
@@ -80,13 +81,9 @@ def stated_directions(config: Mapping[str, Any]) -> dict[str, Better]:
     """
     given, stop = config.get("metrics"), config.get("stop")
     stated: dict[str, Better] = {
-        str(name): better for name, better in (given if isinstance(given, Mapping) else {}).items() if _is(better)
+        str(name): better for name, better in (given if isinstance(given, Mapping) else {}).items() if better in BETTER
     }
     metric, mode = (stop.get("metric"), stop.get("mode")) if isinstance(stop, Mapping) else (None, None)
-    if isinstance(metric, str) and _is(mode) and stated.setdefault(metric, mode) != mode:  # type: ignore[arg-type]
+    if isinstance(metric, str) and mode in BETTER and stated.setdefault(metric, mode) != mode:
         raise BadValue("stop.mode", got=mode, need=f"auto or {stated[metric]}, as metrics.{metric} states")
     return stated
-
-
-def _is(value: Any) -> bool:
-    return value in ("max", "min")
