@@ -74,7 +74,7 @@ def test_a_missing_file_and_another_number_of_clients_are_refused(tmp_path):
     with pytest.raises(BadValue, match=r"^path=.*No such file"):
         File(str(tmp_path / "none.json")).split(Samples(5), 2, seed=0)
     (tmp_path / "p.json").write_text('{"0": [0], "1": [1]}')
-    with pytest.raises(BadValue, match=r"^num_clients=3, but must be 2, "):
+    with pytest.raises(BadValue, match=r"^num_clients=3, but must be 2 or null, "):
         File(str(tmp_path / "p.json")).split(Samples(5), 3, seed=0)
 
 

@@ -131,6 +131,9 @@ class Partition(Options, ABC):
         if not 1 <= num_clients <= samples.count:
             need = f"1..{samples.count}, the samples in this data"
             raise BadValue("num_clients", got=num_clients, need=need)
+        if (fixed := self.fixed_clients(samples)) not in (None, num_clients):
+            need = f"{fixed} or null, the number of clients of this partition ({type(self).__name__.lower()})"
+            raise BadValue("num_clients", got=num_clients, need=need)
         owner = np.asarray(self.assign(samples, num_clients, keyed(seed, "partition")))
         if owner.shape != (samples.count,) or not np.issubdtype(owner.dtype, np.integer):
             given = f"{owner.dtype} {owner.shape}"

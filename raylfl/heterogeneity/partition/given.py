@@ -38,9 +38,6 @@ class Natural(Partition):
         if samples.owners is None:
             need = "another partition: this data defines no clients"
             raise BadValue("name", got="natural", need=need, hint="data with client_indices does")
-        if num_clients != len(samples.owners):
-            need = f"{len(samples.owners)}, the number of clients that this data defines"
-            raise BadValue("num_clients", got=num_clients, need=need, hint="partition.name=natural")
         empty = [i for i, indices in enumerate(samples.owners) if not len(indices)]
         if empty:
             hint = f"client {empty[0]} has none"
@@ -68,12 +65,8 @@ class File(Partition):
         return len(load(self.path))
 
     def assign(self, samples: Samples, num_clients: int, rng: np.random.Generator) -> Ints:
-        clients = load(self.path)
-        if len(clients) != num_clients:
-            need = f"{len(clients)}, the clients in {self.path}"
-            raise BadValue("num_clients", got=num_clients, need=need)
         try:
-            return owners(clients, samples.count)
+            return owners(load(self.path), samples.count)
         except ValueError as problem:
             need = f"a partition of this data: each of 0..{samples.count - 1} at most once"
             raise BadValue("path", got=self.path, need=need, hint=str(problem)) from None
