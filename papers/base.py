@@ -7,9 +7,11 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from raylfl.components.registry import Registry
+from raylfl.config.groups.records import LoggingConfig
 from raylfl.errors import BadConfig, did_you_mean
 from raylfl.report.tables import ReportTable
 
@@ -85,6 +87,12 @@ def find(name: str) -> PaperResult:
         hint = did_you_mean(name, names, "`raylfl reproduce --list` shows all names")
         raise BadConfig(f"no experiment {name}; {hint}")
     return EXPERIMENTS.get(name).cls()
+
+
+def place(name: str, experiment: PaperResult, scale: str) -> Path:
+    """The folder of an experiment's results; name: its name, or that of the runs that it shares with others."""
+    folder = LoggingConfig().folder / "reproduce" / name
+    return folder / scale if experiment.scales else folder
 
 
 @dataclass(frozen=True)

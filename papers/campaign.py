@@ -25,8 +25,7 @@ from typing import Any
 
 from torch import Tensor
 
-from papers.base import EXPERIMENTS, PaperResult, find
-from papers.command import place
+from papers.base import EXPERIMENTS, PaperResult, find, place
 from papers.grid import Grid
 from papers.ledger import folders, read, verdicts
 from papers.ledger_rows import Enough, Lacking

@@ -8,8 +8,7 @@ from pathlib import Path
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from papers.base import EXPERIMENTS, Findings, PaperResult, choice, find
-from raylfl.config.groups.records import LoggingConfig
+from papers.base import EXPERIMENTS, Findings, choice, find, place
 from raylfl.python.console import console, say, shown
 from raylfl.report.render import to_csv, to_markdown, to_rich
 from raylfl.runtime.records.storage import Storage
@@ -57,12 +56,6 @@ def reproduce(
             for path in filter(Path.is_file, folder.iterdir()):
                 Storage(url).put(path, path.name)
             say(f"copied   {url}")
-
-
-def place(name: str, experiment: PaperResult, scale: str) -> Path:
-    """The folder of an experiment's results; name: its name, or that of the runs that it shares with others."""
-    folder = LoggingConfig().folder / "reproduce" / name
-    return folder / scale if experiment.scales else folder
 
 
 def show(findings: Findings, notes: Sequence[str]) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from papers import comparisons
-from papers.base import EXPERIMENTS, PaperResult, find, plain
-from papers.command import place, write
+from papers.base import EXPERIMENTS, PaperResult, find, place, plain
+from papers.command import write
 from papers.gallery import write_pages
 from papers.grid import Grid
 from papers.ledger import ROWS, Row, add, check_complete, machine_file, read, row
