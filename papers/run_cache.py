@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 
 from papers.base import CellChoice
-from raylfl.config.identity import identity
+from raylfl.config.identity import flatten, identity
 from raylfl.config.load import compose, load_config
 from raylfl.config.urls import is_url, join, staging
 from raylfl.errors import DataMissing, RaylflError
 from raylfl.execution.planned import PlannedRun, is_complete
 from raylfl.execution.store import words_of
 from raylfl.models import MODELS
-from raylfl.report.labels import canonical, flatten
+from raylfl.report.labels import canonical
 from raylfl.report.runs import Group, RunRecord, load_run
 
 MEASURES = ("test/accuracy", "test/loss", "train/loss", "global/distance", "global/distance_abs")

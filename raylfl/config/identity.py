@@ -7,7 +7,7 @@ digest   keys that, with the seed, identify a cached run; rounds and evaluation 
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import reduce
 from typing import Any, Literal
 
@@ -81,6 +81,20 @@ def _without(config: Mapping[str, Any], dotted: str) -> dict[str, Any]:
     return {**config, key: rest} if rest or not config[key] else _without(config, key)
 
 
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A nested mapping as a flat one with dotted keys: {"local": {"lr": 0.1}} -> {"local.lr": 0.1}.
+
+    Lists are not flattened. prefix: text before every key.
+    """
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
 # -- resuming a run ------------------------------------------------------------------------------------------------
 
 
@@ -97,9 +111,10 @@ def fingerprint_of_config(resolved: Mapping[str, Any]) -> str:
 
 def refuse_changes(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> None:
     """Raises BadConfig with the keys that a resumed run must keep and that would change; `rounds` may grow."""
-    changed = list(_differing(defining(earlier), defining(later)))
+    before, after = flatten(defining(earlier)), flatten(defining(later))
+    changed = [key for key in sorted({*before, *after}) if before.get(key) != after.get(key)]
     if changed:
-        pairs = ", ".join(f"{key}: {old} -> {new}" for key, old, new in changed)
+        pairs = ", ".join(f"{key}: {before.get(key)} -> {after.get(key)}" for key in changed)
         raise BadConfig(
             f"a resumed run must keep the keys that define it, but these would change: {pairs}; start a new run instead"
         )
@@ -111,13 +126,3 @@ def refuse_changes(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> None
             f"rounds={later['rounds']}, but must stay {earlier['rounds']}: {phased[0]} has values in phases, which end "
             "at fractions of rounds; start a new run instead"
         )
-
-
-def _differing(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """The dotted keys, after the prefix, at which two nested configs differ, each with its two values."""
-    for key in sorted({*old, *new}):
-        a, b = old.get(key), new.get(key)
-        if isinstance(a, Mapping) and isinstance(b, Mapping):
-            yield from _differing(a, b, f"{prefix}{key}.")
-        elif a != b:
-            yield f"{prefix}{key}", a, b

@@ -13,12 +13,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from raylfl.config.identity import identity
+from raylfl.config.identity import flatten, identity
 from raylfl.config.load import Config
 from raylfl.config.urls import join
 from raylfl.execution.planned import PlannedRun
 from raylfl.python.api import IDENTITY
-from raylfl.report.labels import canonical, flatten
+from raylfl.report.labels import canonical
 from raylfl.runtime.records import sources
 from raylfl.runtime.records.files import read_plain
 from raylfl.runtime.records.run_dir import id_exists

@@ -236,7 +236,7 @@ def runs(path: str | Path = "runs", where: Sequence[str] = ()) -> pd.DataFrame:
     values. A run that cannot be read is left out with a warning in the log. Raises BadConfig if there is no readable
     run.
     """
-    from raylfl.report.labels import flatten
+    from raylfl.config.identity import flatten
     from raylfl.report.runs import read_runs
     from raylfl.report.selection import select
     from raylfl.runtime.records.mirror import address

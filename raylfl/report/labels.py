@@ -34,20 +34,6 @@ DISPLAY = {  # methods whose names in their papers differ from those of their cl
 }
 
 
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A nested mapping as a flat one with dotted keys: {"local": {"lr": 0.1}} -> {"local.lr": 0.1}.
-
-    Lists are not flattened. prefix: text before every key.
-    """
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
-
-
 def canonical(value: Any) -> str:
     """A text for a config value; two texts are equal if and only if the values are (2 equals 2.0, true is not 1)."""
     return json.dumps(_whole(value), sort_keys=True, default=str)

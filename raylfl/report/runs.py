@@ -18,13 +18,13 @@ from typing import Any, TypeVar
 import numpy as np
 import yaml
 
-from raylfl.config.identity import identity
+from raylfl.config.identity import flatten, identity
 from raylfl.config.text import FORMAT, KEY, refuse_other
 from raylfl.core.arrays import Floats, Ints
 from raylfl.diagnostics.metric_names import OF_NODES, Better, direction, higher_is_better, stated_directions
 from raylfl.errors import BadConfig, BadValue
 from raylfl.heterogeneity.trace import row_problem
-from raylfl.report.labels import canonical, flatten, is_scenario, labels, method_of, order_key, varying
+from raylfl.report.labels import canonical, is_scenario, labels, method_of, order_key, varying
 from raylfl.runtime.records.lines import lines, numbers_of, read_rows
 from raylfl.runtime.records.mirror import local_view
 from raylfl.runtime.records.run_dir import CLIENT_NAMES, DIRECTIONS, DIVERGED

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import ge, gt, le, lt
 from typing import Any, TypeGuard
 
+from raylfl.config.identity import flatten
 from raylfl.config.text import parse
 from raylfl.errors import BadConfig, did_you_mean
-from raylfl.report.labels import canonical, flatten
+from raylfl.report.labels import canonical
 from raylfl.report.runs import RunRecord
 
 FORM = re.compile(r"(.+?)(<=|>=|!=|=|<|>)(.*)", re.DOTALL)

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from raylfl.config.identity import flatten
 from raylfl.report import derived, wording
 from raylfl.report.derived import AXES, BEST, Facet, Stat, by_method, cost, grows, last_k
-from raylfl.report.labels import canonical, display, flatten, short_keys, show_value, varying
+from raylfl.report.labels import canonical, display, short_keys, show_value, varying
 from raylfl.report.runs import Group, RunRecord
 from raylfl.report.wording import axis_name, cost_text, last_text, metric_name, number, stat_text, target_text
 

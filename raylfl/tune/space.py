@@ -25,9 +25,10 @@ from typing import Any
 import numpy as np
 
 from raylfl.config.components import unknown_key
+from raylfl.config.identity import flatten
 from raylfl.core.keyed import keyed
 from raylfl.errors import BadConfig, BadValue
-from raylfl.report.labels import METHOD, canonical, flatten, is_scenario
+from raylfl.report.labels import METHOD, canonical, is_scenario
 
 Values = dict[str, Any]  # dotted config key -> value
 Draw = Callable[[str, "Domain"], Any]

@@ -6,9 +6,8 @@ import pytest
 
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.config.groups.top import TopConfig
-from raylfl.config.identity import LEFT_OUT, OPTIONAL, RUNTIME_FREE, defining, identity
+from raylfl.config.identity import LEFT_OUT, OPTIONAL, RUNTIME_FREE, defining, flatten, identity
 from raylfl.config.load import load_config
-from raylfl.report.labels import flatten
 
 MADE = {"data": {"name": "mnist", "init_args": {"root": "/elsewhere", "download": False}}, "model": "mlp"}
 

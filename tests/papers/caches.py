@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from papers.run_cache import CellConfig, RunCache, set_keys
-from raylfl.report.labels import flatten
+from raylfl.config.identity import flatten
 from raylfl.report.runs import Group, RunRecord
 
 ROUNDS = 40

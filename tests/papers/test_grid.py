@@ -10,9 +10,9 @@ from papers.base import Findings, choice
 from papers.grid import Grid, Point, by
 from papers.ledger_rows import LedgerRows
 from papers.run_cache import RunCache
+from raylfl.config.identity import flatten
 from raylfl.errors import BadConfig
 from raylfl.report.derived import score
-from raylfl.report.labels import flatten
 from tests.papers.caches import ROUNDS, record
 
 

@@ -13,10 +13,9 @@ from papers.base import Findings, find, plain
 from papers.grid import Grid, Point
 from papers.publish import differences, publish
 from papers.run_cache import RunCache, config_digest, set_keys
-from raylfl.config.identity import fingerprint_of_config
+from raylfl.config.identity import fingerprint_of_config, flatten
 from raylfl.errors import BadConfig
 from raylfl.execution.store import words_of
-from raylfl.report.labels import flatten
 from raylfl.report.runs import load_run
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raylfl.config.identity import flatten
 from raylfl.report.labels import (
     canonical,
     display,
-    flatten,
     is_scenario,
     labels,
     method_of,
