@@ -1,14 +1,16 @@
-"""The buffers of C clients, and their vectorised call, one of whose clients is compared with the reference step."""
+"""Oracles of clients with buffers of their own, and a vectorised call that is compared with the reference step."""
 
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from raylfl.core.flat import FlatModule, same_entries
-from raylfl.core.oracle import seed_everything
+from raylfl.core.oracle import Oracle, seed_everything
 from raylfl.core.reference import ReferenceStep
 from raylfl.replay.innermost.step import Innermost
 from raylfl.replay.proof import Outcome, compare
@@ -18,36 +20,33 @@ Rows = slice | list[int]  # positions of clients in the cohort
 
 
 class CohortBuffers:
-    """The module's buffers of C clients between their local steps, one tensor [C, *shape] per buffer.
+    """The module's buffers of C clients between their local steps, one tensor [C, *shape] per buffer: `held`.
 
     Each tensor is contiguous, because kernels such as batch normalisation change it in place.
     """
 
     def __init__(self, flat: FlatModule):
-        self.like, self.sent, self.packing, self.names = flat.buffers, flat.sent, flat.packing, flat.buffer_names
+        self.flat = flat
         self.held: list[Tensor] = []
 
     def write(self, rows: Tensor) -> None:
-        """Sets the buffers that travel from rows [C, b] (`Packing`); all others get the module's entries."""
-        travelling = iter(self.packing.split(rows))
-        self.held = [
-            self._contiguous(next(travelling) if sent else b.detach().expand(len(rows), *b.shape))
-            for b, sent in zip(self.like, self.sent, strict=True)
-        ]
+        """Sets the buffers that travel from rows [C, b] (`Packing`); all others get their initial entries."""
+        self.held = [values.clone(memory_format=torch.contiguous_format) for values in self._entries(rows)]
 
-    @staticmethod
-    def _contiguous(values: Tensor) -> Tensor:
-        return values.clone(memory_format=torch.contiguous_format)
+    def _entries(self, rows: Tensor) -> Iterator[Tensor]:
+        travelling = iter(self.flat.packing.split(rows))
+        for initial, sent in zip(self.flat.initial_buffers, self.flat.sent, strict=True):
+            yield next(travelling) if sent else initial.expand(len(rows), *initial.shape)
 
     def read(self) -> Tensor:
         """The buffers that travel as rows [C, b]."""
-        travelling = [b for b, sent in zip(self.held, self.sent, strict=True) if sent]
-        return self.packing.rows(travelling, len(self.held[0]) if self.held else 0)
+        travelling = [b for b, sent in zip(self.held, self.flat.sent, strict=True) if sent]
+        return self.flat.packing.rows(travelling, len(self.held[0]) if self.held else 0)
 
     def fill(self, count: int) -> None:
         """Stores `count` copies of the module's buffers if buffers of fewer than `count` clients are stored."""
-        if len(self.like) and (not self.held or len(self.held[0]) < count):
-            self.held = [self._contiguous(b.detach().expand(count, *b.shape)) for b in self.like]
+        if self.flat.buffers and (not self.held or len(self.held[0]) < count):
+            self.write(self.flat.read_buffers().expand(count, -1))
 
     def of(self, rows: Rows) -> list[Tensor]:
         """The buffers of the clients `rows`, [len(rows), *shape] each: views for a slice, copies for a list."""
@@ -64,12 +63,65 @@ class CohortBuffers:
 
     def changed_names(self) -> list[str]:
         """The names of the buffers that do not travel and that a client has changed."""
-        each = zip(self.names, self.held, self.like, self.sent, strict=True)
-        return [name for name, held, b, sent in each if not (sent or same_entries(held, b))]
+        flat = self.flat
+        each = zip(flat.buffer_names, self.held, flat.initial_buffers, flat.sent, strict=True)
+        return [name for name, held, initial, sent in each if not (sent or same_entries(held, initial))]
 
     def reorder(self, order: Tensor) -> None:
         """Reorders the rows of all buffers: row k becomes the former row order[k]."""
-        self.held = [b[order] for b in self.held]
+        for held in self.held:
+            held[: len(order)] = held[order]
+
+
+class CohortOracle(Oracle):
+    """An oracle of clients that have buffers of their own (`buffers`), and whose local steps `LaneSteps` can take.
+
+    together: whether all clients of a call are one unit, which takes its steps together; otherwise each is one. params:
+    fixed memory for the parameters [count, d] of at most `count` clients.
+    """
+
+    together: ClassVar[bool]
+    buffers: CohortBuffers
+    params: Tensor
+    count = 0
+
+    def __init__(self, flat: FlatModule):
+        super().__init__()
+        self.flat = flat
+
+    @property
+    def width(self) -> int:
+        return self.flat.width
+
+    def write_buffers(self, rows: Tensor) -> None:
+        """Sets the buffers of the C clients for the next calls; a row of `rows` [C, b] holds one client's buffers."""
+        self.buffers.write(rows)
+
+    def read_buffers(self) -> Tensor:
+        """The buffers of all C clients after the last call, one vector each [C, b]."""
+        return self.buffers.read()
+
+    def changed_buffers(self) -> list[str]:
+        """The names of the buffers that do not travel and that the last call has changed."""
+        return self.buffers.changed_names()
+
+    def reorder(self, order: np.ndarray) -> None:
+        self.buffers.reorder(torch.from_numpy(order).to(self.flat.params.device))
+
+    @abstractmethod
+    def take(self, rows: slice, content: Any, t: int) -> tuple[Tensor, Tensor]:
+        """(losses [n], gradients [n, d]) of the n clients `rows` in `params`, by autograd; t: the local step's number.
+
+        content: the batch of a unit, the batches of its clients one after the other.
+        """
+
+    @abstractmethod
+    def state(self, rows: slice) -> list[Tensor]:
+        """The fixed memory of these clients that a step changes."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Frees the fixed memory; later calls allocate what they need."""
 
 
 class CohortCall(NamedTuple):

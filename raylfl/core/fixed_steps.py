@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from raylfl.core.cohort import CohortOracle
 from raylfl.core.flat import copy_together
 from raylfl.core.lane_memory import LocalCall, Memory
 from raylfl.core.lane_oracle import LaneOracle
@@ -19,7 +20,6 @@ from raylfl.core.lanes import Lanes
 from raylfl.core.local_step import step_along
 from raylfl.core.oracle import seed_everything
 from raylfl.core.samples import BatchSource
-from raylfl.core.vectorized import VectorizedOracle
 from raylfl.replay.contents import map_leaves
 from raylfl.replay.step_log import StepLog
 
@@ -62,7 +62,7 @@ class FixedSteps:
 
     memory: Memory
 
-    def __init__(self, units: LaneOracle | VectorizedOracle, lanes: Lanes, log: StepLog):
+    def __init__(self, units: CohortOracle, lanes: Lanes, log: StepLog):
         self.units, self.lanes, self.log = units, lanes, log
         self.moves_together = True
 

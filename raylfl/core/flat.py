@@ -100,7 +100,7 @@ class FlatModule:
             [b for b, sent in zip(self.buffers, self.sent, strict=True) if sent],
             self.params,
         )
-        self._initial = [b.detach().clone() for b in self.buffers]
+        self.initial_buffers = [b.detach().clone() for b in self.buffers]
         tables: list[Any] = [part._buffers for part in module.modules()]  # a scripted module's is no dict, and fixed
         self._owners = [(table, dict(table)) for table in tables if isinstance(table, dict)]
 
@@ -264,7 +264,7 @@ class FlatModule:
                     del now[key]
             now.update(first)
         sent = iter(self.packing.split(vector[None]) if vector is not None else ())
-        for buffer, initial, travels in zip(self.buffers, self._initial, self.sent, strict=True):
+        for buffer, initial, travels in zip(self.buffers, self.initial_buffers, self.sent, strict=True):
             buffer.copy_(next(sent)[0] if travels and vector is not None else initial)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -281,7 +281,9 @@ class FlatModule:
     def changed_buffers(self) -> list[str]:
         """The names of the buffers that do not travel and now differ from their initial entries."""
         names = []
-        for (name, owner, key, _), initial, sent in zip(self._buffer_entries, self._initial, self.sent, strict=True):
+        for (name, owner, key, _), initial, sent in zip(
+            self._buffer_entries, self.initial_buffers, self.sent, strict=True
+        ):
             now = owner.get(key)
             if not sent and (now is None or now.shape != initial.shape or not same_entries(now, initial)):
                 names.append(name)

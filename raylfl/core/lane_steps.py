@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from raylfl.core.arrays import Ints
+from raylfl.core.cohort import CohortOracle
 from raylfl.core.fixed_steps import FixedSteps, Step
 from raylfl.core.lane_memory import LocalCall, LocalSteps, Memory, indices_of, round_up
-from raylfl.core.lane_oracle import LaneOracle
 from raylfl.core.lanes import Lanes
 from raylfl.core.oracle import Batch, GradientMode, seed_everything
 from raylfl.core.samples import BatchSource, sizes_of
@@ -66,7 +66,7 @@ class LaneSteps:
 
     def __init__(
         self,
-        units: LaneOracle | VectorizedOracle,
+        units: CohortOracle,
         lanes: Lanes,
         log: StepLog,
         restore: Callable[[], None] = lambda: None,

@@ -7,10 +7,10 @@ to slot: its parameters and buffers are made views of the slot's memory, so that
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-import torch
 from torch import Tensor
 
-from raylfl.core.flat import FlatModule, in_channels_last, same_entries
+from raylfl.core.cohort import CohortBuffers
+from raylfl.core.flat import FlatModule, in_channels_last
 
 ALIGNED = 64  # entries; rows begin at multiples of it, so that kernels are chosen alike in every slot
 
@@ -66,56 +66,17 @@ class Slot:
             parameter.data = weight
 
 
-class Slots:
-    """The slots of `count` clients: `params` [count, d], and buffers as one matrix per dtype."""
+class FixedBuffers(CohortBuffers):
+    """The buffers of C clients in fixed memory for `count` clients, one tensor [count, *shape] per buffer: `memory`."""
 
     def __init__(self, flat: FlatModule, count: int):
-        self.flat, self.count, self._used = flat, count, 0
-        self.params = aligned_rows(count, flat.width, flat.params)
-        self._matrices: dict[torch.dtype, Tensor] = {}
-        self._buffers = self._views()  # one tensor [count, *shape] per buffer
-        self.slots = [Slot(flat, self.params[c], [rows[c] for rows in self._buffers]) for c in range(count)]
-
-    def _views(self) -> list[Tensor]:
-        """One tensor [count, *shape] per buffer, a view of the matrix of its dtype."""
-        widths: dict[torch.dtype, int] = {}
-        offsets = []
-        for b in self.flat.buffers:
-            offsets.append(widths.get(b.dtype, 0))
-            widths[b.dtype] = offsets[-1] + b.numel()
-        for dtype, width in widths.items():
-            self._matrices[dtype] = aligned_rows(self.count, width, self.flat.params.new_empty(0, dtype=dtype))
-        return [
-            self._matrices[b.dtype][:, start : start + b.numel()].view(self.count, *b.shape)
-            for b, start in zip(self.flat.buffers, offsets, strict=True)
+        super().__init__(flat)
+        self.memory = [
+            aligned_rows(count, b.numel(), b).view(count, *b.shape).copy_(b.expand(count, *b.shape))
+            for b in flat.initial_buffers
         ]
 
-    def write_buffers(self, rows: Tensor | None, count: int) -> None:
-        """Sets the buffers of the first `count` slots: from rows [count, b] if they travel, otherwise as at first.
-
-        rows: None sets all buffers to their initial entries.
-        """
-        self._used = count
-        travelling = iter(() if rows is None else self.flat.packing.split(rows))
-        for held, first, travels in zip(self._buffers, self.flat._initial, self.flat.sent, strict=True):
-            held[:count].copy_(next(travelling) if travels and rows is not None else first)
-
-    def read_buffers(self, count: int) -> Tensor:
-        """The buffers that travel, of the first `count` slots, as rows [count, b]."""
-        sent = [held[:count] for held, travels in zip(self._buffers, self.flat.sent, strict=True) if travels]
-        return self.flat.packing.rows(sent, count)
-
-    def changed_buffers(self) -> list[str]:
-        """The names of the buffers that do not travel and that differ from their initial entries in any used slot."""
-        each = zip(self.flat.buffer_names, self._buffers, self.flat._initial, self.flat.sent, strict=True)
-        used = self._used
-        return [name for name, held, first, sent in each if not (sent or same_entries(held[:used], first))]
-
-    def reorder(self, order: Tensor) -> None:
-        """Reorders the buffers of the first slots: slot k gets the buffers of slot order[k]."""
-        for matrix in self._matrices.values():
-            matrix[: len(order)] = matrix[order]
-
-    def state(self, rows: slice) -> list[Tensor]:
-        """The tensors of these slots that a local step changes."""
-        return [self.params[rows], *(matrix[rows] for matrix in self._matrices.values())]
+    def write(self, rows: Tensor) -> None:
+        self.held = [memory[: len(rows)] for memory in self.memory]
+        for held, values in zip(self.held, self._entries(rows), strict=True):
+            held.copy_(values)

@@ -15,15 +15,14 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from raylfl.core.batches import fill_up, stack_batches
-from raylfl.core.cohort import CohortBuffers, CohortCall, Rows, compare_client, seeds_itself
+from raylfl.core.cohort import CohortBuffers, CohortCall, CohortOracle, Rows, compare_client, seeds_itself
 from raylfl.core.flat import FlatModule, copy_together
-from raylfl.core.oracle import Batch, GradientMode, Oracle, private_randomness, seed_everything, seed_for
+from raylfl.core.oracle import Batch, GradientMode, private_randomness, seed_everything, seed_for
 from raylfl.core.reference import ReferenceStep, loss_of
 from raylfl.core.samples import sizes_of
 from raylfl.core.slots import aligned_rows
@@ -56,14 +55,13 @@ _StepInput = tuple[Tensor, list[Tensor], tuple[Tensor, ...]]  # x [C, d], buffer
 _Result = tuple[Tensor, dict[str, Tensor], list[Tensor]]  # losses, logged values, buffers
 
 
-class VectorizedOracle(Oracle):
+class VectorizedOracle(CohortOracle):
     """Gradients of C clients by one forward pass for all of them and one backward pass.
 
     A call with `lanes` has all its clients in one unit of `LaneSteps`, in fixed memory for `count` clients: `params`.
     """
 
     together = True
-    count = 0
 
     def __init__(
         self,
@@ -81,12 +79,12 @@ class VectorizedOracle(Oracle):
         `auto` (recorded steps are replayed on CPUs where possible) or `recorded` (raises BadConfig for a step that
         cannot be replayed).
         """
-        super().__init__()
-        self.flat, self.autocast, self.log = flat, autocast, log or StepLog()
+        super().__init__(flat)
+        self.autocast, self.log, self.buffers = autocast, log or StepLog(), CohortBuffers(flat)
         self.release()
         self.step = _Step(flat.module, self.log)
         self.parameter_names = names_of(flat.parameters, self.step)
-        self.buffers, self.buffer_names = CohortBuffers(flat), names_of(flat.buffers, self.step, "_buffers")
+        self.buffer_names = names_of(flat.buffers, self.step, "_buffers")
         offered = getattr(flat.module, "cohort_losses", None)  # looked up once, as it searches the layers
         self.cohort_losses: Any = offered if by_hand and not flat.buffers else None
         self.forward = self._by_hand if self.cohort_losses else vmap(self._loss, randomness="different")
@@ -116,10 +114,6 @@ class VectorizedOracle(Oracle):
     def _by_hand(self, parameters: list[Tensor], buffers: list[Tensor], batch: tuple[Tensor, ...]) -> _Result:
         return self.cohort_losses(dict(zip(self.flat.names, parameters, strict=True)), batch), {}, []
 
-    @property
-    def width(self) -> int:
-        return self.flat.width
-
     def doubt(self) -> None:
         super().doubt()
         self.steps.doubt()
@@ -134,10 +128,7 @@ class VectorizedOracle(Oracle):
         return self.params[:count]
 
     def take(self, rows: slice, content: Any, t: int) -> tuple[Tensor, Tensor]:
-        """(losses [n], gradients [n, d]) of the clients `rows` in `params`, by autograd, for modules without buffers.
-
-        content: their batches, one after the other. t: the number of the local step.
-        """
+        """As in `CohortOracle`, for modules without buffers."""
         x = self.params[rows]
         losses = self.losses((x, [], tuple(part.unflatten(0, (len(x), -1)) for part in content)), t)
         g = self.steps._row(self._gradients(losses), (len(x),))
@@ -155,27 +146,10 @@ class VectorizedOracle(Oracle):
         self._prove(call, draws=not all(map(torch.equal, generators, self._generators())))
 
     def state(self, rows: slice) -> list[Tensor]:
-        """The fixed memory of these clients that a step changes."""
         return [self.params[rows]]
 
     def release(self) -> None:
-        """Frees the fixed memory; later calls allocate what they need."""
         self.params, self.count = aligned_rows(0, self.width, self.flat.params), 0
-
-    def write_buffers(self, rows: Tensor) -> None:
-        """Sets the buffers of the C clients for the next calls; a row of `rows` [C, b] holds one client's buffers."""
-        self.buffers.write(rows)
-
-    def read_buffers(self) -> Tensor:
-        """The buffers of all C clients after the last call, one vector each [C, b]."""
-        return self.buffers.read()
-
-    def changed_buffers(self) -> list[str]:
-        """The names of the buffers that do not travel and that the last call has changed."""
-        return self.buffers.changed_names()
-
-    def reorder(self, order: np.ndarray) -> None:
-        self.buffers.reorder(torch.from_numpy(order))
 
     def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Tensor, Tensor]:
         """(losses [C], gradients [C, d]); batches of unequal sizes are filled up, or take one forward pass per size.

@@ -144,6 +144,17 @@ def test_more_clients_than_before_begin_with_the_buffers_of_the_module():
         assert torch.equal(oracle.read_buffers(), flat.read_buffers().expand(count, -1))
 
 
+def test_buffers_that_do_not_travel_begin_as_at_first_after_another_clients_steps():
+    module, flat, (oracle,), _ = oracles(Normed, torch.float64, 1, "auto")
+    loop = LoopOracle(flat, step="autograd")
+    loop.write_buffers(flat.read_buffers()[None])
+    loop.gradients(flat.params.clone()[None], drawn(module, torch.float64, [5]), lambda c: 0)
+    assert loop.changed_buffers() == ["norm.num_batches_tracked"]
+    oracle.write_buffers(flat.read_buffers().expand(2, -1))
+    assert oracle.changed_buffers() == []
+    assert oracle.buffers.held[-1].tolist() == [0, 0]
+
+
 def test_gradients_with_other_bits_are_copied_into_the_rows(monkeypatch):
     """A library may round a product differently in another order of memory."""
     monkeypatch.setattr(steps, "DECISIVE", 1)

@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from raylfl.core.cohort import CohortOracle
 from raylfl.core.lane_oracle import LaneOracle
 from raylfl.core.lane_steps import LaneSteps
 from raylfl.core.lanes import LANES, Lanes, lanes_of
@@ -31,7 +32,7 @@ class LocalForms:
         self.log, self.restore, loop = probes.training.log, probes.attributes.restore, probes.loop
         self.together: VectorizedOracle | None = None
         self.one_by_one: str | None = None
-        self.oracle: LoopOracle | VectorizedOracle | LaneOracle = loop
+        self.oracle: LoopOracle | CohortOracle = loop
         self.cohort_pays, found = probes.cohort_pays(), probes.vectorized()
         lanes = lanes_of(loop.flat.params.device)
         if lanes is not None and probes.alone is None:
@@ -63,7 +64,7 @@ class LocalForms:
         self.oracle = LaneOracle(self.loop)
         self.oracle.lanes = self._steps(self.oracle, lanes)
 
-    def _steps(self, oracle: LaneOracle | VectorizedOracle, lanes: Lanes) -> LaneSteps:
+    def _steps(self, oracle: CohortOracle, lanes: Lanes) -> LaneSteps:
         runtime = self.setup.runtime
         refusal = "runtime.graphs=never" if runtime.graphs == "never" else None
         refusal = "runtime.step=autograd" if runtime.step == "autograd" else refusal
@@ -96,7 +97,7 @@ class LocalForms:
         most = (room - LANES * step) / client if self.side_by_side else room / (client + step)
         return max(1, int(most))
 
-    def of(self, task: Task) -> LoopOracle | VectorizedOracle | LaneOracle:
+    def of(self, task: Task) -> LoopOracle | CohortOracle:
         """The oracle of a task's local steps."""
         if self.setup.merged and task.batch_sizes[0] >= len(self.setup.shards.indices):
             return self.loop  # whose module the gradients of all data are of

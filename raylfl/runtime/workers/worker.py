@@ -15,10 +15,10 @@ from raylfl.core.algorithm import State
 from raylfl.core.arrays import Floats
 from raylfl.core.batchnorm import allow_single_samples
 from raylfl.core.buffers import travelling
+from raylfl.core.cohort import CohortOracle
 from raylfl.core.deferred import Deferred
 from raylfl.core.flat import FlatModule
 from raylfl.core.keyed import keyed_int
-from raylfl.core.lane_oracle import LaneOracle
 from raylfl.core.local import LocalResult, run_local
 from raylfl.core.local_optimizer import LocalOptimizer
 from raylfl.core.oracle import GradientMode, LoopOracle, private_randomness, seed_everything
@@ -351,7 +351,7 @@ class Worker:
     def _solve(
         self,
         task: Task,
-        oracle: LoopOracle | VectorizedOracle | LaneOracle,
+        oracle: LoopOracle | CohortOracle,
         broadcast: State,
         states: State,
         observer: LocalObserver,
