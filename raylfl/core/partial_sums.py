@@ -26,7 +26,6 @@ from raylfl.core.transfer import to_device, to_host
 CACHED = 2**18  # numbers in a block of columns, all rows together; they fit in the caches
 ON_DEVICE = 2**28  # the same on a GPU, where few large calls are fast
 NARROWEST = 1024  # least number of columns in a block
-SHORTEST = 4  # least mean number of rows in a slice; otherwise one indexed addition, which copies the rows, is faster
 SPAN = 2**20  # columns of a thread's piece
 
 
@@ -38,8 +37,7 @@ class Node(NamedTuple):
 
 
 SubtreeSums = dict[Node, Tensor]  # root of a subtree -> the sum [d] of its rows
-Places = slice | Tensor  # an index of rows in memory
-Additions = list[tuple[Places, Places]]  # (left, right): rows[left] += rows[right]
+Additions = list[tuple[slice, slice]]  # (left, right): rows[left] += rows[right]
 
 
 @dataclass(frozen=True)
@@ -203,8 +201,6 @@ def _subtree_sums(
     width = first.shape[1]
     out = first.new_empty(len(roots), width)
     on_host = first.device.type == "cpu"
-    if not on_host:  # an index would otherwise wait for a copy at each use
-        additions = [(_on_device(left, first), _on_device(right, first)) for left, right in additions]
     step = max(NARROWEST, min(BLOCK, CACHED // len(nodes))) if on_host else max(NARROWEST, ON_DEVICE // len(nodes))
 
     def add(span: slice) -> None:
@@ -231,10 +227,6 @@ def _subtree_sums(
             add(span)
     out = out if stay else to_host(out)
     return {node: out[k] for k, (node, _) in enumerate(roots)}
-
-
-def _on_device(places: Places, rows: Tensor) -> Places:
-    return places if isinstance(places, slice) else to_device(places, rows.device)
 
 
 @lru_cache(maxsize=128)  # of every round, if no upload is lost
@@ -264,16 +256,16 @@ def _additions(nodes: tuple[tuple[int, int], ...], count: int) -> tuple[Addition
                 above[k] = slot
             else:
                 roots.append((Node(level, k), slot))
-        additions += _index_pairs(sorted(pairs))
+        additions += _slices(sorted(pairs))
         level, count = level + 1, half
     roots += [(Node(level, k), slot) for k, slot in levels.get(level, {}).items()]
     return additions, roots
 
 
-def _index_pairs(pairs: Sequence[tuple[int, int]]) -> Additions:
-    """Index pairs for pairs of slots (left, right), ascending in `left`: slices (views), or tensors if slices are many.
+def _slices(pairs: Sequence[tuple[int, int]]) -> Additions:
+    """Pairs of slots (left, right), ascending in `left`, as pairs of slices, which give views.
 
-    >>> _index_pairs([(0, 1), (2, 3), (4, 5), (6, 7), (8, 10)])
+    >>> _slices([(0, 1), (2, 3), (4, 5), (6, 7), (8, 10)])
     [(slice(0, 7, 2), slice(1, 8, 2)), (slice(8, 9, 1), slice(10, 11, 1))]
     """
     out: Additions = []
@@ -287,9 +279,6 @@ def _index_pairs(pairs: Sequence[tuple[int, int]]) -> Additions:
         first, last = pairs[start], pairs[end - 1]
         out.append((slice(first[0], last[0] + 1, step[0]), slice(first[1], last[1] + 1, step[1])))
         start = end
-    if len(out) > max(SHORTEST, len(pairs) / SHORTEST):
-        lefts, rights = torch.tensor(pairs).unbind(1)
-        return [(lefts, rights)]
     return out
 
 
