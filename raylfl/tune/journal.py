@@ -133,10 +133,6 @@ class SettingRow:
     runs: list[RunRow]
 
     @property
-    def setting(self) -> int:
-        return self.trial.setting
-
-    @property
     def finished_runs(self) -> int:
         return sum(run.state == FINISHED for run in self.runs)
 
@@ -177,9 +173,8 @@ def setting_rows(sweep: Sweep, folder: Path, journal: Journal) -> list[SettingRo
 
     def order(row: SettingRow) -> tuple[int, int, float]:
         counted = row.score.count if row.finished_runs else 0
-        mean = row.score.mean
-        rank = sweep.score.rank_key(mean if math.isfinite(mean) else None)
-        return -counted, 0 if row.finished_runs else -row.rounds, -rank
+        score = row.score.mean if math.isfinite(row.score.mean) else sweep.score.worst
+        return -counted, 0 if row.finished_runs else -row.rounds, score if sweep.score.direction == "min" else -score
 
     ends = journal.ends
     return sorted(
@@ -206,10 +201,10 @@ def write_tables(sweep: Sweep, folder: Path, journal: Journal) -> list[SettingRo
     for rank, row in enumerate(rows, 1):
         values = {key: row.trial.values.get(key, "") for key in sweep.space.keys}
         for run in row.runs:
-            head = {"run": run.id, "setting": row.setting, "seed": run.seed, **values}
+            head = {"run": run.id, "setting": row.trial.setting, "seed": run.seed, **values}
             head |= {"state": run.state, "rounds": run.rounds, score: run.score, "seconds": f"{run.seconds:.3f}"}
             runs.append({**head, "reason": run.reason.replace("\n", " ")})
-        head = {"rank": rank, "setting": row.setting, **values, "seeds": len(row.runs)}
+        head = {"rank": rank, "setting": row.trial.setting, **values, "seeds": len(row.runs)}
         settings.append({**head, "finished": row.finished_runs, "rounds": row.rounds, score: row.score.mean})
         settings[-1]["std"] = row.score.std
     _write(folder / "runs.csv", sorted(runs, key=lambda run: run["setting"]))

@@ -75,12 +75,6 @@ class Score(Options):
             running.update({"round": int(r), self.metric: float(value)})
         return running.value if self.target is None or running.reached is not None else None
 
-    def rank_key(self, score: float | None) -> float:
-        """A score as a number of which larger is better; -WORST for None."""
-        if score is None:
-            return -WORST
-        return score if self.direction == "max" else -score
-
     def mean(self, scores: Iterable[float | None]) -> float:
         """The mean score over a setting's seeds; a seed that diverged (None) has the worst score."""
         return float(np.mean([self.worst if score is None else score for score in scores]))

@@ -219,7 +219,7 @@ def finish(result: SweepResult, say: Say) -> int:
     rows_table(
         [
             {
-                "setting": f"{row.setting:03d}",
+                "setting": f"{row.trial.setting:03d}",
                 **{key: "" if columns[key][k] is None else show_value(columns[key][k]) for key in keys},
                 "seeds": f"{row.finished_runs}/{len(row.runs)}",
                 "rounds": row.rounds,

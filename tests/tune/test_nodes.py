@@ -51,7 +51,7 @@ def test_trials_of_two_workers_take_a_node_each_and_lie_together_at_the_url(node
     ray_workers = {"backend": "ray", "workers": 2, "cpus_per_worker": 1.0}
     result, said = carry_out(tmp_path, nodes.url, rounds=4, runtime=ray_workers, concurrent=2)
     assert "settings at once 2, workers 2 each" in said[0]
-    runs = [row.runs[0].id for row in sorted(result.settings, key=lambda row: row.setting)]
+    runs = [row.runs[0].id for row in sorted(result.settings, key=lambda row: row.trial.setting)]
     where = {
         trial: [
             name for name in ("one", "two") if (nodes.folder(name) / result.folder.name / trial / "final.pt").exists()

@@ -60,7 +60,7 @@ def test_deaths_are_retried_from_the_checkpoint_and_divergence_is_not(cluster, t
     assert sum("tried again" in line for line in said) == 1
     assert "resumed at round 2" in (folder_of(result.folder, 0) / "log.txt").read_text()
     assert torch.equal(params(folder_of(result.folder, 0)), plain(tmp_path).params)
-    assert [group.setting for group in result.settings] == [0, 1]
+    assert [group.trial.setting for group in result.settings] == [0, 1]
     assert result.settings[0].finished_runs == 2
 
 

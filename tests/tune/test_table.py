@@ -65,7 +65,7 @@ CURVES = {  # (setting, seed): accuracy a round; settings: fedavg 0.1, fedavg 0.
 def test_settings_pool_their_seeds_and_the_best_comes_first(make):
     spec, folder, journal = make(CURVES, seeds=[0, 1])
     best = write_tables(spec, folder, journal)
-    assert [group.setting for group in best] == [0, 1, 2, 3]
+    assert [group.trial.setting for group in best] == [0, 1, 2, 3]
     scores = [np.mean(CURVES[0, 0][1:]), np.mean(CURVES[0, 1][1:])]  # mean of the last two rounds
     row = read(folder / "settings.csv")[0]
     assert float(row["last:test/accuracy"]) == pytest.approx(np.mean(scores))
@@ -80,7 +80,7 @@ def test_settings_pool_their_seeds_and_the_best_comes_first(make):
 def test_a_setting_with_a_lost_seed_is_ranked_after_complete_ones(make):
     spec, folder, journal = make(CURVES, diverged=[(0, 1)], seeds=[0, 1])
     groups = setting_rows(spec, folder, journal)
-    assert [group.setting for group in groups] == [1, 2, 3, 0]
+    assert [group.trial.setting for group in groups] == [1, 2, 3, 0]
     assert groups[-1].score.mean == pytest.approx(0.75)  # score of the finished seed
 
 
@@ -91,7 +91,7 @@ def test_of_losses_a_setting_that_was_never_measured_comes_last(make):
     spec, folder, journal = make(curves, states, seeds=[0], metric="train/loss")
     empty = folder / "0-s0" / "metrics.jsonl"
     empty.write_text("".join(json.dumps({"round": r}) + "\n" for r in range(3)))
-    assert [group.setting for group in setting_rows(spec, folder, journal)] == [1, 2, 3, 0]
+    assert [group.trial.setting for group in setting_rows(spec, folder, journal)] == [1, 2, 3, 0]
 
 
 def test_what_a_scheduler_stopped_later_stands_before_what_it_stopped_early(make):
@@ -99,15 +99,15 @@ def test_what_a_scheduler_stopped_later_stands_before_what_it_stopped_early(make
     states = dict.fromkeys((1, 2, 3), STOPPED)
     spec, folder, journal = make(curves, states, seeds=[0])
     groups = setting_rows(spec, folder, journal)
-    assert [group.setting for group in groups] == [0, 3, 1, 2]
+    assert [group.trial.setting for group in groups] == [0, 3, 1, 2]
 
 
 def test_fewer_rounds_to_the_target_are_better(make):
     spec, folder, journal = make(CURVES, seeds=[0, 1], score="target", target=0.8, last=None)
     groups = setting_rows(spec, folder, journal)
-    assert groups[0].setting == 0
+    assert groups[0].trial.setting == 0
     assert groups[0].score.mean == 2.5  # three rounds and two
-    assert (groups[1].setting, groups[1].score.count) == (1, 1)  # one of its seeds gets there
+    assert (groups[1].trial.setting, groups[1].score.count) == (1, 1)  # one of its seeds gets there
 
 
 @pytest.mark.parametrize(("score", "first"), [("best", "0.2"), ("last", "0.1")])
