@@ -71,14 +71,14 @@ class ReportTable:
     def cells(self) -> Iterator[tuple[str, list[list[tuple[str, bool]]]]]:
         """The cells of each block as (heading, rows of (text, whether it is the best value of its column))."""
         for heading, rows in self.blocks().items():
-            best = {column.key: self.best_in(rows, column) for column in self.columns}
-            yield heading, [[self._cell(row, column, best[column.key]) for column in self.columns] for row in rows]
-
-    @staticmethod
-    def _cell(row: dict[str, Any], column: Column, best: float | None) -> tuple[str, bool]:
-        if column.key not in row:
-            return "", False
-        return column.show(row[column.key]), best is not None and rank(row[column.key]) == best
+            best = [(column, self.best_in(rows, column)) for column in self.columns]
+            yield (
+                heading,
+                [
+                    [(c.show(row[c.key]) if c.key in row else "", rank(row.get(c.key)) == value) for c, value in best]
+                    for row in rows
+                ],
+            )
 
 
 def rank(value: Any) -> float:
