@@ -377,13 +377,12 @@ def schema(args: argparse.Namespace) -> None:
 
 
 def runs(args: argparse.Namespace) -> None:
-    from raylfl.runtime.records.mirror import local_view
-    from raylfl.tune.journal import ends
+    from raylfl.cli.listing import list_runs
 
-    console.runs_table([local_view(p) for p in args.paths or ["runs"]], ends, args.where)
+    list_runs(args.paths or ["runs"], args.where)
 
 
 def diff(args: argparse.Namespace) -> None:
-    from raylfl.runtime.records.mirror import local_view
+    from raylfl.cli.listing import list_differences
 
-    console.differences_table([local_view(p) for p in args.paths], args.where)
+    list_differences(args.paths, args.where)

@@ -1,8 +1,8 @@
-"""The output of `raylfl list`: shipped components, plug-ins, configs, and your own classes with their options."""
+"""The output of `raylfl list`, `raylfl runs` and `raylfl diff`: components, configs, your own classes, saved runs."""
 
 import importlib.util
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -11,9 +11,23 @@ from raylfl.components.options import options_of_class, words
 from raylfl.components.registry import first_line, import_class
 from raylfl.config.find import FOLDERS, config_names, find_config, summary_of
 from raylfl.config.registries import KINDS
+from raylfl.config.urls import is_url
 from raylfl.errors import BadConfig, BadValue
-from raylfl.python.console import print_table
+from raylfl.python.console import print_cells, print_table, say, shown
+from raylfl.report.labels import METHOD, show_value
+from raylfl.report.runs import RunRecord, read_runs
+from raylfl.report.selection import differing_keys, same_parameters, select
+from raylfl.runtime.records.mirror import address, owner_of
+from raylfl.runtime.records.run_dir import RunDirectory
 
+SHOWN = (  # the metrics in a list of runs, and their formats
+    ("train/loss", "{:.4f}"),
+    ("test/loss", "{:.4f}"),
+    ("test/accuracy", "{:.2%}"),
+    ("val/loss", "{:.4f}"),
+    ("val/accuracy", "{:.2%}"),
+    ("global/distance", "{:.2e}"),
+)
 DATA_ATTRIBUTES = {"train_dataset", "train_dataloader"}  # a class with one of them is a data class
 
 
@@ -106,3 +120,56 @@ def _options(cls: type) -> Iterator[tuple[str, str]]:
         if default is not inspect.Parameter.empty and repr(default) != "<factory>":  # of a dataclass's field
             facts.append(f"default {default}")
         yield name, "; ".join(filter(None, facts))
+
+
+def list_runs(paths: Sequence[str], conditions: Sequence[str]) -> None:
+    """Prints a line per run that meets the conditions: algorithm, state, rounds done, newest values of common metrics.
+
+    Values of the validation set are shown if a run has no test set.
+    """
+    runs = select(read_runs(paths)[0], conditions)
+    untested = [run for run in runs if not any(name.startswith("test/") for name in run.metrics)]
+    measured = {
+        name: form
+        for name, form in SHOWN
+        if any(run.measured(name) for run in (untested if name.startswith("val/") else runs))
+    }
+    rows = []
+    for run in runs:
+        location, newest = address(run.path), run.newest
+        values = [form.format(newest[name]) if name in newest else "" for name, form in measured.items()]
+        done = f"{len(run.rounds)}/{run.config.get('rounds', '?')}"
+        name = location if is_url(location) else shown(run.path)
+        rows.append([name, str(run.setting.get(METHOD, "?")), state_of(run), done, *values])
+    print_cells(rows, ["run", "algorithm", "state", "rounds", *measured])
+
+
+def list_differences(paths: Sequence[str], conditions: Sequence[str]) -> None:
+    """Prints the config keys, versions and commits in which at least two runs differ, one line each."""
+    runs = select(read_runs(paths)[0], conditions)
+    if len(runs) < 2:
+        raise BadConfig(f"{len(runs)} run{'s' * (len(runs) != 1)} found, but at least 2 are needed to compare")
+    differing = differing_keys(runs)
+    rows = [(key, *("-" if v is None else show_value(v) for v in values)) for key, values in differing.items()]
+    if rows:
+        print_cells(rows, ["key", *(shown(run.path) for run in runs)])
+    else:
+        say("all config keys, versions and commits are equal")
+    if same_parameters(runs):
+        say("the final parameters are equal, bit for bit")
+
+
+def state_of(run: RunRecord) -> str:
+    """The state of a run: `finished`, `running`, the final state of its trial in a sweep, or `stopped`.
+
+    At a URL, `running on HOST` also means a process that was killed.
+    """
+    from raylfl.tune.journal import ends  # imports scipy
+
+    if run.finished:
+        return "finished"
+    if RunDirectory(run.path).in_use:
+        return "running"
+    if (owner := owner_of(run.path)) is not None:
+        return f"running on {owner.host}"
+    return ends(run.path.parent).get(run.path.name, "stopped")

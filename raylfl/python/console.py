@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,26 +16,16 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from raylfl.config.urls import is_url
-from raylfl.errors import BadConfig, visible
+from raylfl.errors import visible
 from raylfl.python.control import in_notebook
 
 if TYPE_CHECKING:
     from raylfl.experiment.parts import Experiment
     from raylfl.python.control import Progress as RunProgress
-    from raylfl.report.runs import RunRecord
     from raylfl.runtime.profile import Candidate
 
 PLAIN_SECONDS = 2.0  # time between progress lines without a terminal
 UNFOLDED = 10_000  # width without a terminal: one line per table row, for grep and awk
-SHOWN = (  # the metrics in a list of runs, and their formats
-    ("train/loss", "{:.4f}"),
-    ("test/loss", "{:.4f}"),
-    ("test/accuracy", "{:.2%}"),
-    ("val/loss", "{:.4f}"),
-    ("val/accuracy", "{:.2%}"),
-    ("global/distance", "{:.2e}"),
-)
 
 
 class _Console(Console):
@@ -263,67 +253,3 @@ def participation_line(rows: Sequence[dict[str, Any]], count: int) -> str:
         f"{len(rows)} rounds, {sampled / max(len(rows), 1):.3g} of {count} clients sampled in each, "
         f"{lost / max(sampled, 1):.0%} of uploads lost, {empty} empty rounds"
     )
-
-
-def runs_table(paths: Sequence[Path], ends: Callable[[Path], dict[str, str]], conditions: Sequence[str] = ()) -> None:
-    """Prints a line per run that meets the conditions: algorithm, state, rounds done, newest values of common metrics.
-
-    Values of the validation set are shown if a run has no test set. ends: returns trial id -> final state for a sweep's
-    directory, and {} for any other.
-    """
-    from raylfl.report.labels import METHOD
-    from raylfl.report.runs import read_runs
-    from raylfl.report.selection import select
-    from raylfl.runtime.records.mirror import address
-
-    runs = select(read_runs(paths)[0], conditions)
-    untested = [run for run in runs if not any(name.startswith("test/") for name in run.metrics)]
-    measured = {
-        name: form
-        for name, form in SHOWN
-        if any(run.measured(name) for run in (untested if name.startswith("val/") else runs))
-    }
-    rows = []
-    for run in runs:
-        location, newest = address(run.path), run.newest
-        values = [form.format(newest[name]) if name in newest else "" for name, form in measured.items()]
-        done = f"{len(run.rounds)}/{run.config.get('rounds', '?')}"
-        name = location if is_url(location) else shown(run.path)
-        rows.append([name, str(run.setting.get(METHOD, "?")), state_of(run, ends), done, *values])
-    print_cells(rows, ["run", "algorithm", "state", "rounds", *measured])
-
-
-def differences_table(paths: Sequence[Path], conditions: Sequence[str] = ()) -> None:
-    """Prints the config keys, versions and commits in which at least two runs differ, one line each."""
-    from raylfl.report.labels import show_value
-    from raylfl.report.runs import read_runs
-    from raylfl.report.selection import differing_keys, same_parameters, select
-
-    runs = select(read_runs(paths)[0], conditions)
-    if len(runs) < 2:
-        raise BadConfig(f"{len(runs)} run{'s' * (len(runs) != 1)} found, but at least 2 are needed to compare")
-    differing = differing_keys(runs)
-    rows = [(key, *("-" if v is None else show_value(v) for v in values)) for key, values in differing.items()]
-    if rows:
-        print_cells(rows, ["key", *(shown(run.path) for run in runs)])
-    else:
-        say("all config keys, versions and commits are equal")
-    if same_parameters(runs):
-        say("the final parameters are equal, bit for bit")
-
-
-def state_of(run: RunRecord, ends: Callable[[Path], dict[str, str]]) -> str:
-    """The state of a run: `finished`, `running`, the final state of its trial in a sweep, or `stopped`.
-
-    At a URL, `running on HOST` also means a process that was killed.
-    """
-    from raylfl.runtime.records.mirror import owner_of
-    from raylfl.runtime.records.run_dir import RunDirectory
-
-    if run.finished:
-        return "finished"
-    if RunDirectory(run.path).in_use:
-        return "running"
-    if (owner := owner_of(run.path)) is not None:
-        return f"running on {owner.host}"
-    return ends(run.path.parent).get(run.path.name, "stopped")

@@ -8,9 +8,9 @@ import time
 import fsspec
 import pytest
 
+from raylfl.cli.listing import state_of
 from raylfl.config.urls import staging
 from raylfl.errors import BadConfig
-from raylfl.python.console import state_of
 from raylfl.report.runs import load_run
 from raylfl.runtime.records import mirror, storage
 from raylfl.runtime.records.files import Displaced
@@ -135,9 +135,9 @@ def test_a_run_elsewhere_is_listed_as_running_until_it_is_given_back(url):
     run_dir.write("metrics.jsonl", "")
     run_dir.copy_to_url(print)
     record = load_run(local_view(url) / "tiny/it")
-    assert state_of(record, lambda folder: {}) == f"running on {platform.node()}"
+    assert state_of(record) == f"running on {platform.node()}"
     run_dir.close()
-    assert state_of(record, lambda folder: {}) == "stopped"
+    assert state_of(record) == "stopped"
 
 
 STATES = {"url": URL, "token": "mine", "copied": {}, "source": ""}
