@@ -195,6 +195,10 @@ class Locks:
         self._held[name].truncate(0)
         self._held[name].write(text.encode())
 
+    def lost(self, name: str) -> bool:
+        """Whether the file `name`, whose lock this process holds, is no longer in the folder."""
+        return name in self._held and not _links(self._held[name], self.folder / name)
+
     def close(self) -> None:
         for lock in self._held.values():
             lock.close()
@@ -216,5 +220,5 @@ def _links(file: IO[bytes], path: Path) -> int:
     opened = os.fstat(file.fileno())
     try:
         return max(1, opened.st_nlink) if os.path.samestat(opened, os.stat(path, follow_symlinks=False)) else 0
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return 0

@@ -61,7 +61,6 @@ class RunDirectory:
         self.path = path
         self._locks = Locks(path)
         self._files: dict[str, RecordFile] = {}
-        self._descriptor: int | None = None  # an open handle of the directory
         self.mirror = mirror.mirror_of(path)
 
     @staticmethod
@@ -162,8 +161,6 @@ class RunDirectory:
         """
         deadline = time.monotonic() + WAIT_SECONDS
         try:
-            if self._descriptor is None:
-                self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             while not self._locks.take(".writing"):
                 if time.monotonic() > deadline:
                     raise RaylflError(f"a process of an earlier run still writes to {self.path} after {WAIT_SECONDS} s")
@@ -182,9 +179,6 @@ class RunDirectory:
                 file.close()
             self._files.clear()
             self._locks.close()
-            if self._descriptor is not None:
-                os.close(self._descriptor)
-                self._descriptor = None
 
     def delete(self) -> None:
         """Deletes the directory, and its copy at the run's URL; `close` must still be called."""
@@ -195,11 +189,7 @@ class RunDirectory:
 
     def check(self) -> None:
         """Raises Displaced if another process has moved, deleted or changed the directory or an open record file."""
-        moved = self._descriptor is not None
-        if self._descriptor is not None:
-            with suppress(OSError):
-                moved = not os.path.samestat(os.stat(self.path), os.fstat(self._descriptor))
-        if moved:
+        if self._locks.lost(".writing"):
             raise Displaced(
                 f"{self.path} was moved or deleted while the run wrote to it; if moved, `raylfl resume` works in "
                 "its new place"
