@@ -167,7 +167,7 @@ def in_thread(call: Callable[[], T]) -> Future[T]:
         except BaseException as error:
             result.set_exception(error)
 
-    threading.Thread(target=work, daemon=True, name="raylfl storage").start()
+    threading.Thread(target=work, daemon=True, name="raylfl call").start()
     return result
 
 

@@ -8,7 +8,6 @@ run within INIT_SECONDS, and waits at most FINISH_SECONDS at the end.
 import netrc
 import os
 import secrets
-import threading
 import urllib.error
 import urllib.request
 from contextlib import suppress
@@ -22,6 +21,7 @@ from raylfl.errors import Say, headline
 from raylfl.runtime.records.files import WANDB, links_out_of
 from raylfl.runtime.records.lines import numbers_of
 from raylfl.runtime.records.run_dir import RunDirectory
+from raylfl.runtime.records.storage import within
 
 ANSWER_SECONDS = 5.0  # limit for the first answer of wandb's server to a report
 INIT_SECONDS = 20.0  # limit for the server to accept the run; after that it is logged offline
@@ -78,24 +78,19 @@ class WandbRun:
 
     def close(self) -> None:
         """Ends the wandb run, with exit code 1 unless the run is complete; waits at most FINISH_SECONDS."""
-        finished = (self.run_dir.path / "summary.json").exists()
-        done = threading.Thread(target=self._finish, args=(0 if finished else 1,), daemon=True)
-        done.start()
-        done.join(FINISH_SECONDS)
-        if done.is_alive():
-            self.say(f"wandb is not done after {FINISH_SECONDS:g} s: `wandb sync {self.folder}` sends the rest")
-
-    @property
-    def folder(self) -> Path:
-        return Path(self.run.dir).parent
-
-    def _finish(self, code: int) -> None:
+        code = 0 if (self.run_dir.path / "summary.json").exists() else 1
         try:
-            self.run.finish(exit_code=code)
+            within(FINISH_SECONDS, lambda: self.run.finish(exit_code=code))
+        except TimeoutError:
+            self.say(f"wandb is not done after {FINISH_SECONDS:g} s: `wandb sync {self.folder}` sends the rest")
         except Exception as error:
             self.say(
                 f"wandb could not finish ({type(error).__name__}): `wandb sync {self.folder}` sends what is missing"
             )
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.run.dir).parent
 
 
 def mode() -> str:
