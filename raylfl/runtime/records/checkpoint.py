@@ -56,22 +56,15 @@ class Checkpoints:
     """Writes, verifies and reads the checkpoints in one run directory."""
 
     def __init__(self, run_dir: RunDirectory, experiment: Experiment, warn: Say):
-        self.run_dir, self.warn = run_dir, warn
-        self.keep, self.resolved = experiment.config.checkpoint.keep, experiment.config.resolved
-        self.objects = experiment.config.objects
-        self.setup = experiment.setup
+        self.run_dir, self.warn, self.folder = run_dir, warn, run_dir.path / "checkpoints"
+        self.config, self.setup = experiment.config, experiment.setup
         self.identity: dict[str, Any] = {
-            "config_sha256": fingerprint_of_config(self.resolved),
+            "config_sha256": fingerprint_of_config(self.config.resolved),
             "partition_sha256": sha256_of_shards(experiment.setup.shards),
             "device": "gpu" if experiment.setup.runtime.gpus > 0 else "cpu",
             "versions": versions(),
         }
         self._holders: dict[int, str] = {}  # client -> the checkpoint that has its newest state
-
-    @property
-    def folder(self) -> Path:
-        """The folder checkpoints/ in the run directory, also after the directory was moved."""
-        return self.run_dir.path / "checkpoints"
 
     # -- writing ---------------------------------------------------------------------------------------------
 
@@ -124,7 +117,7 @@ class Checkpoints:
             "round": state.round,
             "sha256": sums,
             **self.identity,
-            "config": defining(self.resolved),
+            "config": defining(self.config.resolved),
             "records": {record: size for record, (size, _) in records.items()},
             "records_sha256": {record: sha256 for record, (_, sha256) in records.items()},
             "clients": held,
@@ -135,7 +128,7 @@ class Checkpoints:
     def _prune(self) -> None:
         """Deletes all checkpoints except the newest `keep` and those that have client states of these."""
         folders = self._folders()
-        newest = folders[-self.keep :]
+        newest = folders[-self.config.checkpoint.keep :]
         needed = {folder.name for folder in newest}
         for folder in newest:
             with suppress(Damaged):  # no run can be resumed from a damaged checkpoint, so it needs no others
@@ -218,9 +211,9 @@ class Checkpoints:
 
         Warns of another device, and of another version of a package in SAME_BITS.
         """
-        objects = ObjectLayer({}, dict(self.objects))
+        objects = ObjectLayer({}, dict(self.config.objects))
         defined = load_config(manifest["config"], object_layer=objects).resolved  # with the defaults of newer options
-        refuse_changes({**defined, "rounds": 0}, {**self.resolved, "rounds": 0})
+        refuse_changes({**defined, "rounds": 0}, {**self.config.resolved, "rounds": 0})
         if manifest["partition_sha256"] != self.identity["partition_sha256"]:
             raise BadConfig(
                 f"the clients' samples differ from those in {folder.name}: have files of the data changed, or the "
