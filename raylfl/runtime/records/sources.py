@@ -16,6 +16,7 @@ from typing import Any
 
 from raylfl.config.objects import code_content
 from raylfl.errors import is_own
+from raylfl.runtime.records.files import read_plain
 
 FILE = "sources.json"
 UNREADABLE = OSError, ValueError, SyntaxError, RecursionError, MemoryError
@@ -163,11 +164,8 @@ def _imports(text: str) -> tuple[str, ...]:
 
 def read(folder: Path) -> Sources:
     """The content of sources.json in a run directory; empty if there is none, or if it is damaged."""
-    path = folder / FILE
     try:
-        if path.is_symlink() or path.stat().st_size > LARGEST:
-            return {}
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_plain(folder / FILE))
         keys = "file", "name", "sha256"
         return {str(name): {key: str(one[key]) for key in keys} for name, one in dict(content).items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
