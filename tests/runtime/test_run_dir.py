@@ -29,8 +29,6 @@ def test_the_summary_has_the_command_that_was_typed_and_not_that_of_the_process_
     RunDirectory(finished).write_summary({"rounds": 4})
     typed.close()
     assert json.loads((finished / "summary.json").read_text())["command"] == "raylfl resume 'a b' rounds=4"
-    RunDirectory(finished).open("raylfl sweep digits_lr").close()  # a trial: the command of the sweep
-    assert RunDirectory(finished).command == "raylfl sweep digits_lr"
 
 
 def test_a_lock_held_for_a_moment_is_waited_for(finished, monkeypatch):
