@@ -5,7 +5,6 @@ ends a run, and wandb delays a run by less than a minute: the logger logs offlin
 run within INIT_SECONDS, and waits at most FINISH_SECONDS at the end.
 """
 
-import netrc
 import os
 import secrets
 import urllib.error
@@ -13,7 +12,6 @@ import urllib.request
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlparse
 
 from raylfl.config.load import Config
 from raylfl.config.registries import LOGGERS
@@ -107,16 +105,12 @@ def base_url() -> str:
 
 def logged_in() -> bool:
     """Whether the user has a wandb key: in WANDB_API_KEY, or in ~/.netrc from `wandb login`."""
-    if os.environ.get("WANDB_API_KEY"):
-        return True
-    hosts = {urlparse(base_url()).hostname or ""}
+    from requests.utils import get_netrc_auth  # wandb needs it
+
+    urls = [base_url()]
     if not os.environ.get("WANDB_BASE_URL"):
-        hosts.add("api.wandb.ai")  # another name of the same service
-    try:
-        credentials = netrc.netrc(os.environ.get("NETRC"))
-    except (OSError, netrc.NetrcParseError):
-        return False
-    return any(credentials.authenticators(host) is not None for host in hosts)
+        urls.append("https://api.wandb.ai")  # another name of the same service
+    return bool(os.environ.get("WANDB_API_KEY")) or any(map(get_netrc_auth, urls))
 
 
 def unreachable(url: str) -> str | None:
