@@ -65,7 +65,7 @@ def round_of(workers: int) -> dict[str, Any]:
     with mock.patch.object(worker_pool, "ray", ray):
         actors = [Actor() for _ in range(workers)]
         pool = WorkerPool(actors, StoredExperiment(None), print, TrafficCounter())
-        channel = Channel(pool, TrafficCounter(), 1, None, False, 0, False)
+        channel = Channel(pool, 1, None, False, 0, False)
         tasks = [Task(0, (k,), (5,), (20,), (5.0,), 0.1, None, (None,)) for k in range(CLIENTS * workers)]
         seconds = []
         for _ in range(ROUNDS):

@@ -55,13 +55,14 @@ def channel(monkeypatch):
 
         asked = []
         pool = SimpleNamespace(
+            traffic=TrafficCounter(),
             submit=lambda w, call: asked.append((call.method, w)) or CallInFlight(call, w, 0, [None] * call.returns),
             results=results,
             asked=asked,
             stored=SimpleNamespace(placement=SimpleNamespace(nodes_apart=apart)),
         )
         monkeypatch.setattr(sums, "ray", SimpleNamespace(get=get))
-        return SimpleNamespace(pool=pool, traffic=TrafficCounter(), group=None)
+        return SimpleNamespace(pool=pool, group=None)
 
     return make
 
@@ -97,7 +98,7 @@ def test_vectors_are_joined_where_they_are_and_few_reach_the_server(
     monkeypatch.setenv(DIRECT, str(limit))
     found, lost = fetch(there, parts, 4)
     assert (there.pool.asked, lost) == (asked, [])
-    assert there.traffic.received == received * WIDTH * 4
+    assert there.pool.traffic.received == received * WIDTH * 4
     assert total(found) == {Node(2, 0): [6.0] * WIDTH}
 
 

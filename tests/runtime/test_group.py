@@ -123,7 +123,7 @@ def test_sums_stay_on_a_gpu_if_there_is_room_for_their_copies():
 def test_broadcasts_are_sent_within_calls_up_to_rays_limit(monkeypatch):
     monkeypatch.setattr("ray.put", lambda value: None)
     backend = RayBackend.__new__(RayBackend)
-    backend._traffic = TrafficCounter()
+    backend.pool = SimpleNamespace(traffic=TrafficCounter())
     small, large = ({"x": torch.zeros(size)} for size in (20_000, 200_000))
     for direct, workers, inline in ((10**5, 2, [True, False]), (10**6, 1, [True, True]), (10**6, 20, [False, False])):
         monkeypatch.setenv(DIRECT, str(direct))

@@ -51,20 +51,18 @@ class RayBackend(Backend):
         """
         runtime = experiment.config.runtime
         self.attempts, self.timeout = 1 + runtime.client_retries, runtime.client_timeout
-        self._traffic = TrafficCounter(ray.get_runtime_context().get_node_id())
         deal = deal or partial(put_samples, experiment.setup, stored.placement)
-        self.pool = WorkerPool(actors, stored, notify, self._traffic, deal)
+        self.pool = WorkerPool(actors, stored, notify, TrafficCounter(ray.get_runtime_context().get_node_id()), deal)
         self.workers, self._stored = len(self.pool), stored
         self._experiment = experiment
         self._weights = experiment.setup.population.weights
-        self._batch_size = experiment.setup.eval_batch_size
         traits, state, self._initial = self.pool.call("traits", attempts=self.attempts)
         vars(self).update(traits)
         size, keeps = state or 0, state is not None
         spills = size < direct_bytes() and size * experiment.clients > HEAP
         kind = kind_of_group(runtime, stored.placement)
         group = None if kind is None or self.workers < 2 else WorkerGroup(kind, self.pool, self.room, notify)
-        self.channel = Channel(self.pool, self._traffic, self.attempts, self.timeout, keeps, size, spills, group)
+        self.channel = Channel(self.pool, self.attempts, self.timeout, keeps, size, spills, group)
 
     def initial(self) -> Initial:
         return Initial(**{name: torch.from_numpy(values.copy()) for name, values in self._initial.items()})
@@ -73,7 +71,7 @@ class RayBackend(Backend):
         return ray.put(pack(state))
 
     def get(self, handles: Sequence[Handle]) -> list[State]:
-        self._traffic.count_arguments(handles, self._traffic.here)
+        self.pool.traffic.count_arguments(handles, self.pool.traffic.here)
         try:
             return [unpack(p) for p in ray.get(list(handles))]
         except ObjectLostError:
@@ -94,7 +92,7 @@ class RayBackend(Backend):
     # -- measurements --------------------------------------------------------------------------------------------
 
     def evaluate(self, broadcast: State, chunks: Sequence[Chunk]) -> Deferred[list[Logged]]:
-        batches = [chunk.batches(self._batch_size) for chunk in chunks]
+        batches = [chunk.batches(self._experiment.setup.eval_batch_size) for chunk in chunks]
         assigned = [self._stored.placement.worker_of(chunk.client) for chunk in chunks]
         return self._spread("evaluate", broadcast, chunks, batches, assigned)
 
@@ -135,11 +133,11 @@ class RayBackend(Backend):
             for hand in hands
         ]
         sent = self.pool.send(calls, workers)
-        self._traffic.count(sent=weight(broadcast) * len(calls))
+        self.pool.traffic.count(sent=weight(broadcast) * len(calls))
 
         def answers() -> list[Any]:
             answered = self.pool.with_retries(sent, self.attempts)
-            self._traffic.count(received=weight(answered))
+            self.pool.traffic.count(received=weight(answered))
             by_item = {
                 k: v for hand, answer in zip(hands, answered, strict=True) for k, v in zip(hand, answer, strict=True)
             }
@@ -153,7 +151,7 @@ class RayBackend(Backend):
         size = weight(packed)
         if size < 0.9 * direct_bytes() and size * self.workers <= COPIES:
             return packed
-        self._traffic.count(sent=size)
+        self.pool.traffic.count(sent=size)
         return ray.put(packed)
 
     def state_dict(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
@@ -161,7 +159,7 @@ class RayBackend(Backend):
         return found
 
     def traffic(self) -> dict[str, int]:
-        return self._traffic.take()
+        return self.pool.traffic.take()
 
     def location(self) -> str:
         self.pool.ready()
@@ -182,7 +180,7 @@ class RayBackend(Backend):
             rest += f"; long sums of uploads go from worker to worker by {group.kind}"
         return (
             f"{clients} {counted(len(nodes), 'worker')}, {each},{on_nodes}; each worker {reads}; "
-            f"the server{place_of(self._traffic.here) or ' on the same node'}{rest}"
+            f"the server{place_of(self.pool.traffic.here) or ' on the same node'}{rest}"
         )
 
     def describe(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import ray
 
 from raylfl.runtime.ray.actors import RunArguments
 from raylfl.runtime.ray.group import WorkerGroup
-from raylfl.runtime.ray.traffic import TrafficCounter, weight
+from raylfl.runtime.ray.traffic import weight
 from raylfl.runtime.ray.worker_pool import CallInFlight, WorkerCall, WorkerLost, WorkerPool
 from raylfl.runtime.workers.task import ClientReports, Task, TaskResult
 
@@ -25,7 +25,6 @@ class Channel:
     """
 
     pool: WorkerPool
-    traffic: TrafficCounter
     attempts: int
     timeout: float | None
     keeps: bool
@@ -48,7 +47,7 @@ class Channel:
             replace(task, client_states=tuple(None if h is None else next(numbers) for h in task.client_states))
             for task in tasks
         ]
-        self.traffic.count(sent=weight(start) + len(states) * self.state_bytes)
+        self.pool.traffic.count(sent=weight(start) + len(states) * self.state_bytes)
         work = RunArguments(tasks, self.keeps, separate, in_ring)
         returns = 1 + (separate is not None) + self.keeps * len(handles)
         arguments = pickle.dumps(work, pickle.HIGHEST_PROTOCOL), start, *states
@@ -64,9 +63,9 @@ class Channel:
         results, *others = answer if sent.call.returns > 1 else [answer]
         count = self.keeps * sum(len(task.clients) for task in tasks)
         separate, states = others[: len(others) - count], others[len(others) - count :]
-        self.traffic.count(received=weight(results) + count * self.state_bytes)
+        self.pool.traffic.count(received=weight(results) + count * self.state_bytes)
         if self.spills:
-            self.traffic.count_arguments(states, self.traffic.here)
+            self.pool.traffic.count_arguments(states, self.pool.traffic.here)
             states = [ray.put(state) for state in ray.get(states)]
         if self.keeps:
             for task, result in zip(tasks, results, strict=True):

@@ -166,7 +166,7 @@ class RingInFlight:
         return not (broken and self.received[k])
 
     def _fetch_model(self) -> None:
-        traffic = self.channel.traffic
+        traffic = self.channel.pool.traffic
         traffic.count_arguments([self.last], traffic.here)
         final = ray.get(self.last)
         handed_on = max(sum(self.received) - 1, 0)  # uploads that went from worker to worker
@@ -182,7 +182,7 @@ def send_blocks(channel: Channel, calls: Sequence[BlockCall]) -> list[CallInFlig
     workers, sent = channel.pool.available() if calls else [], list[CallInFlight]()
     for call in calls:
         place = call.block % len(workers)
-        channel.traffic.count(sent=sum(size for sender, size in call.arriving if sender % len(workers) != place))
+        channel.pool.traffic.count(sent=sum(size for sender, size in call.arriving if sender % len(workers) != place))
         arguments = (call.operation, call.job, *call.handles)
         sent.append(
             channel.pool.submit(workers[place], WorkerCall("run_block", arguments, call.returns, channel.timeout))
@@ -206,7 +206,7 @@ def results_of_blocks(channel: Channel, calls: Sequence[BlockCall], sent: Sequen
             results.append(call.failed(answer.reason))
         else:
             results.append(answer if call.returns > 1 else [answer])
-    channel.traffic.count(received=sum(weight(answer[0]) for answer in results))
+    channel.pool.traffic.count(received=sum(weight(answer[0]) for answer in results))
     return results
 
 

@@ -82,7 +82,7 @@ def _answers(channel: Channel, nodes: Sequence[Sequence[StoredSums]], calls: Seq
             answer = None
         out.append(None if isinstance(answer, WorkerLost) else answer)
         if len(call.references) == 1:
-            channel.traffic.count(received=weight(answer))
+            channel.pool.traffic.count(received=weight(answer))
     return out
 
 
@@ -91,9 +91,9 @@ def _each(channel: Channel, stored: Sequence[StoredSums]) -> tuple[list[TaskResu
     fetched, lost = list[TaskResult](), list[int]()
     for one in stored:
         try:
-            channel.traffic.count_arguments([one.reference], channel.traffic.here)
+            channel.pool.traffic.count_arguments([one.reference], channel.pool.traffic.here)
             fetched.append(ray.get(one.reference))
         except ObjectLostError:
             lost += one.tasks
-    channel.traffic.count(received=weight(fetched))
+    channel.pool.traffic.count(received=weight(fetched))
     return fetched, lost

@@ -143,8 +143,7 @@ class WorkerPool:
         out: list[Any] = [None] * len(sent)
         waiting, arrived = {s.references[0]: k for k, s in enumerate(sent)}, time.monotonic()
         while waiting:
-            limits = [sent[k].call.timeout for k in waiting.values()]
-            longest = math.inf if None in limits else max(limit for limit in limits if limit is not None)
+            longest = max(sent[k].call.timeout or math.inf for k in waiting.values())
             left = arrived + longest - time.monotonic()
             ready, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=max(0.0, min(left, READ_SECONDS)))
             if not ready and left <= READ_SECONDS:  # these workers hang in the user's code
