@@ -60,9 +60,9 @@ def check(experiment: Experiment) -> Experiment:
     label = model["name"] or model["class_path"]
     with ExitStack() as stack, private_randomness(keyed_int(setup.seed, "check")):
         stack.callback(torch.set_num_threads, torch.get_num_threads())  # a worker changes it for its process
-        few, seconds = _on_two_samples(setup), _time_limit(setup)
-        experiment.warnings.extend(f"data: {line}" for line in _carried(setup, seconds))
-        worker = _try(f"model {label} cannot be made ready", lambda: Worker(few), seconds)
+        few, carried = _on_two_samples(setup)
+        experiment.warnings.extend(f"data: {line}" for line in carried)
+        worker = _try(f"model {label} cannot be made ready", lambda: Worker(few), _time_limit(setup))
         with reads_recorded() as counters:
             experiment.logged["train"] = _try_training(worker, label)
             experiment.warnings.extend(f"model {label}: {line}" for line in _changed_buffers(worker))
@@ -147,13 +147,20 @@ def _time_limit(setup: WorkerSetup) -> float | None:
     return None if timeout is None else timeout + WARM_UP_SECONDS
 
 
-def _on_two_samples(setup: WorkerSetup) -> WorkerSetup:
-    """A copy of the setup for one client on the CPU, with the first two samples of each set of data."""
-    few = {
-        kind: _try(f"the data's first {kind} batch cannot be made", partial(_few, samples, first))
-        for kind, samples, first in _first_samples(setup)
-    }
-    return replace(
+def _on_two_samples(setup: WorkerSetup) -> tuple[WorkerSetup, list[str]]:
+    """A copy of the setup for one client on the CPU, with the first two samples of each set of data; and warnings.
+
+    The warnings, one line each, are about state of the data that reading a sample carries over to the next.
+    """
+    seed, lines = keyed_int(setup.seed, "check"), list[str]()
+    few: dict[str, SampleSet] = {}
+    for kind, samples in (("train", setup.train), ("test", setup.test), ("val", setup.val)):
+        if samples is not None:
+            first = setup.shards.indices[:2] if kind == "train" else np.arange(min(2, len(samples)), dtype=np.int64)
+            text = f"the data's first {kind} batch cannot be made"
+            few[kind] = _try(text, partial(_few, samples, first))
+            lines += _try(text, partial(_carried_state, samples, first, seed, kind), _time_limit(setup))
+    on_few = replace(
         setup,
         runtime=replace(setup.runtime, gpus_per_worker=0.0, processes_per_worker=1),
         train=few["train"],
@@ -162,15 +169,7 @@ def _on_two_samples(setup: WorkerSetup) -> WorkerSetup:
         shards=ClientShards.of([np.arange(len(few["train"]))]),
         population=Population(np.array([len(few["train"])]), np.ones(1)),
     )
-
-
-def _carried(setup: WorkerSetup, seconds: float | None) -> list[str]:
-    """Warnings, one line each, about state of the data that reading a sample carries over to the next."""
-    seed, lines = keyed_int(setup.seed, "check"), list[str]()
-    for kind, samples, first in _first_samples(setup):
-        text = f"the data's first {kind} batch cannot be made"
-        lines += _try(text, partial(_carried_state, samples, first, seed, kind), seconds)
-    return lines
+    return on_few, lines
 
 
 def _carried_state(samples: SampleSet, indices: Ints, seed: int, kind: str) -> list[str]:
@@ -220,14 +219,6 @@ def _equal(a: Any, b: Any) -> bool:
     if is_dataclass(a) and not isinstance(a, type):
         return all(_equal(getattr(a, part.name), getattr(b, part.name)) for part in fields(a))
     return a == b if isinstance(a, NUMBERS) else True
-
-
-def _first_samples(setup: WorkerSetup) -> Iterator[tuple[str, SampleSet, Ints]]:
-    """Yields (train, test or val, the samples, the indices of the first two) of each set of data."""
-    yield "train", setup.train, setup.shards.indices[:2]
-    for kind, samples in (("test", setup.test), ("val", setup.val)):
-        if samples is not None:
-            yield kind, samples, np.arange(min(2, len(samples)), dtype=np.int64)
 
 
 def _few(samples: SampleSet, indices: np.ndarray) -> SampleSet:
