@@ -33,6 +33,7 @@ from raylfl.runtime.stopping import time_limit
 from raylfl.runtime.workers.logged import Logged, refuse_two_names
 from raylfl.runtime.workers.module import check_gpu
 from raylfl.runtime.workers.task import Chunk
+from raylfl.runtime.workers.training import LocalObserver
 from raylfl.runtime.workers.worker import Worker
 
 T = TypeVar("T")
@@ -246,7 +247,7 @@ def _local_step(worker: Worker, batch: Batch) -> list[str]:
     worker.attributes.restore()
     x, optimizer = worker.forms.oracle.workspace(1).copy_(worker.initial.x), worker.local_optimizer()
     state = x.new_zeros(1, optimizer.width(worker.flat.width))
-    with worker.training.observed(optimizer, clients=1, steps=1, steps_per_epoch=1) as observer:
+    with LocalObserver(worker.training, 1, optimizer, steps=1, steps_per_epoch=1) as observer:
         observer.begin()
         observer.before_step(0, [batch])
         losses, g = worker.forms.oracle.gradients(x, [batch], lambda c: 0)

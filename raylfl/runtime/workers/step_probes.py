@@ -25,7 +25,7 @@ from raylfl.replay.effects import StepState, attributes_of, first_difference
 from raylfl.replay.proof import Diverged, Outcome, ProofSchedule, difference, is_within, same_bits
 from raylfl.replay.recorded.tape import record_step
 from raylfl.runtime.workers.attributes import Attributes
-from raylfl.runtime.workers.training import Training, TrainingLog
+from raylfl.runtime.workers.training import LocalObserver, Training, TrainingLog
 
 T = TypeVar("T")
 LARGEST_ON_CPU = 150_000  # largest d; more parameters do not fit in the caches, and one client at a time is faster
@@ -328,7 +328,7 @@ class StepProbes:
         self.flat.module.train()
         try:
             seed = keyed_int(self.setup.seed, "check")
-            with private_randomness(seed), self.training.observed(SGD(), 2, 1, 1) as observer:
+            with private_randomness(seed), LocalObserver(self.training, 2, SGD(), 1, 1) as observer:
                 yield observer.log
         finally:
             self._reset()

@@ -134,15 +134,6 @@ class Training:
 
         return training_step
 
-    def observed(self, optimizer: LocalOptimizer, clients: int, steps: int, steps_per_epoch: int) -> LocalObserver:
-        """An observer of the local work of `clients` clients, as a context in which it collects the logged values.
-
-        A module with hooks runs one client at a time. The other arguments serve these hooks only. optimizer: the
-        client's local optimizer; steps: the client's number of local steps K_i; steps_per_epoch: local steps in one
-        pass over the client's data.
-        """
-        return LocalObserver(self, TrainingLog(self.log, clients), optimizer, steps, steps_per_epoch)
-
     @property
     def reason(self) -> str | None:
         """The reason why clients run one by one, and why every local step calls `training_step`; None if there is none.
@@ -155,12 +146,18 @@ class Training:
 
 
 class LocalObserver(Observer):
-    """An observer of the local solver, which calls the module's hooks and stores the logged values of each step."""
+    """An observer of the local solver, which calls the module's hooks and stores the logged values of each step.
 
-    def __init__(
-        self, training: Training, log: TrainingLog, optimizer: LocalOptimizer, steps: int, steps_per_epoch: int
-    ):
-        self.training, self.log, self.optimizer = training, log, optimizer
+    It collects values as a context. A module with hooks runs one client at a time.
+    """
+
+    def __init__(self, training: Training, clients: int, optimizer: LocalOptimizer, steps: int, steps_per_epoch: int):
+        """An observer of the local work of `clients` clients; the other arguments serve hooks only.
+
+        optimizer: the client's local optimizer; steps: the client's number of local steps K_i; steps_per_epoch: local
+        steps in one pass over the client's data.
+        """
+        self.training, self.log, self.optimizer = training, TrainingLog(training.log, clients), optimizer
         self.steps, self.steps_per_epoch = steps, steps_per_epoch
         self.between_steps = bool(training.hooks)
         self._batch: Any = None

@@ -281,7 +281,7 @@ class Worker:
         for each in oracles:
             each.ways.clear()
         optimizer = self.local_optimizer(per_epoch)
-        with self.training.observed(optimizer, len(task.clients), task.steps[0], per_epoch) as observer:
+        with LocalObserver(self.training, len(task.clients), optimizer, task.steps[0], per_epoch) as observer:
             result = self._solve(task, oracle, broadcast, states, observer, optimizer, moments)
             logged = observer.log.results()
         ways = sum((each.ways for each in oracles), Counter[GradientMode]())
