@@ -24,38 +24,25 @@ class TaskWork:
     """The gradient oracle, mini-batches and local work of a task, as arguments of `run_local`.
 
     batches: (t, rows) -> the mini-batches of local step t, one for each row; rows are positions of clients in the task.
-    full: the whole shard of each client as a batch, for methods that need full gradients; otherwise None.
+    full: the whole shard of each client as a batch, for methods that need full gradients; otherwise None. per_pass: the
+    number of batches in a pass over the data of the task's first client; None if they are drawn with replacement.
     """
 
     oracle: Oracle
     batches: Callable[[int, Sequence[int]], Sequence[Batch]]
     work: Work
     full: list[Batch] | None = None
+    per_pass: int | None = None
 
-    def accumulated(self, setup: WorkerSetup, task: Task, after_batch: Callable[[], None]) -> TaskWork:
-        """The work with `setup.accumulate` batches for each local step of the task's only client.
+    def accumulated(self, accumulate: int, after_batch: Callable[[], None]) -> TaskWork:
+        """The work with `accumulate` batches for each local step of the task's only client.
 
         after_batch: called after the gradient of each of several batches.
         """
-        if setup.accumulate == 1:
+        if accumulate == 1:
             return self
-        batches = grouped_batches(self.batches, setup.accumulate, batches_per_pass(setup, task))
+        batches = grouped_batches(self.batches, accumulate, self.per_pass)
         return replace(self, oracle=AccumulatedOracle(self.oracle, after_batch), batches=batches)
-
-
-def batches_per_pass(setup: WorkerSetup, task: Task) -> int | None:
-    """The number of batches in a pass over the data of the task's first client.
-
-    None if batches are drawn with replacement: `local.sampling`, or a single client for all data of unequal weights.
-    """
-    owned, size = len(setup.trained_on(task.clients[0])), max(1, task.batch_sizes[0])
-    drawn = setup.sampling == "with_replacement" or (setup.merged and size < owned and not _equal_samples(setup))
-    return None if drawn else max(1, -(-owned // size))
-
-
-def _equal_samples(setup: WorkerSetup) -> bool:
-    """Whether all samples have the same weight in F, because client i's weight w_i is proportional to n_i."""
-    return bool(np.allclose(setup.population.weights * len(setup.shards.indices), setup.shards.sizes))
 
 
 def work_of(task: Task, population: Population, seed: int) -> Work:
@@ -77,11 +64,12 @@ def cohort_work(setup: WorkerSetup, task: Task, oracle: Oracle, train: BatchSour
     shards = setup.shards.of_clients(np.array(task.clients))
     orders = BatchOrders(setup.seed, task.round, task.clients, shards, task.batch_sizes, setup.sampling)
     ends = task.steps  # the numbers of batches, beyond which none is read
+    per_pass = _per_pass(setup, orders.batches_per_epoch[0])
     if setup.accumulate > 1:
-        ends = tuple(batch_numbers(k, setup.accumulate, batches_per_pass(setup, task)).start for k in task.steps)
+        ends = tuple(batch_numbers(k, setup.accumulate, per_pass).start for k in task.steps)
     batches = CohortBatches(train, orders, ends)
     work = work_of(task, setup.population, setup.seed)
-    return TaskWork(oracle, batches, work, batches.full() if setup.algorithm.full_gradient else None)
+    return TaskWork(oracle, batches, work, batches.full() if setup.algorithm.full_gradient else None, per_pass)
 
 
 def merged_work(setup: WorkerSetup, task: Task, oracle: Oracle, train: BatchSource, full: ModelMeasures) -> TaskWork:
@@ -95,10 +83,12 @@ def merged_work(setup: WorkerSetup, task: Task, oracle: Oracle, train: BatchSour
     batch_size, whole = task.batch_sizes[0], len(shards.indices)
     work = work_of(task, Population.of(setup.population.sizes.sum(keepdims=True)), seed)
     if batch_size >= whole:
-        return TaskWork(WeightedOracle(full, weights), lambda t, rows: [Batch(None, whole)], work)
-    if _equal_samples(setup):
+        oracle, per_pass = WeightedOracle(full, weights), _per_pass(setup, 1)
+        return TaskWork(oracle, lambda t, rows: [Batch(None, whole)], work, per_pass=per_pass)
+    if np.allclose(weights * whole, shards.sizes):  # all samples have the same weight in F
         orders = BatchOrders(seed, task.round, task.clients, [shards.indices], [batch_size], setup.sampling)
-        return TaskWork(oracle, lambda t, rows: [train.batch(orders.indices(t, [0])[0])], work)
+        per_pass = _per_pass(setup, orders.batches_per_epoch[0])
+        return TaskWork(oracle, lambda t, rows: [train.batch(orders.indices(t, [0])[0])], work, per_pass=per_pass)
     share = np.repeat(weights / np.maximum(shards.sizes, 1), shards.sizes)
     share /= share.sum()
 
@@ -107,3 +97,7 @@ def merged_work(setup: WorkerSetup, task: Task, oracle: Oracle, train: BatchSour
         return [train.batch(rng.choice(shards.indices, size=batch_size, p=share))]
 
     return TaskWork(oracle, batches, work)
+
+
+def _per_pass(setup: WorkerSetup, batches: int) -> int | None:
+    return None if setup.sampling == "with_replacement" else max(1, batches)

@@ -363,7 +363,7 @@ class Worker:
             local_work = merged_work(setup, task, oracle, self.train, self.measures)
         else:
             local_work = cohort_work(setup, task, oracle, self.train)
-        local_work = local_work.accumulated(setup, task, observer.after_batch)
+        local_work = local_work.accumulated(setup.accumulate, observer.after_batch)
 
         def seeds(t: int, row: int) -> int:
             return keyed_int(setup.seed, "module", task.round, task.clients[row], t)
