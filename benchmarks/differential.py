@@ -30,7 +30,7 @@ from benchmarks.odd_modules import MODULES
 from benchmarks.pages import ROOT, write_part
 from raylfl.algorithms import ALGORITHMS
 from raylfl.errors import BadConfig, RaylflError
-from raylfl.runtime import inprocess
+from raylfl.runtime.session import rows_in_process
 from raylfl.testing.runs import PHASES, Killed, RandomWorkers, carry_out, outcome, strike
 
 CASES = ROOT / ".fuzz" / "differential.jsonl"
@@ -167,7 +167,7 @@ class Case:
         return ending
 
     def crowd(self) -> list[str]:
-        carry_out(self.config, self.folder / "crowd", rows=partial(inprocess.rows, make=RandomWorkers))
+        carry_out(self.config, self.folder / "crowd", rows=partial(rows_in_process, make=RandomWorkers))
         return different(self.folder / "one", self.folder / "crowd")
 
     def killed(self) -> list[str]:

@@ -269,9 +269,9 @@ def rounds_of(experiment: Experiment, run_dir: RunDirectory, again: bool, paced:
     """
     local, reason = experiment.config.runtime.backend == "local", None
     if local:
-        from raylfl.runtime import inprocess
+        from raylfl.runtime import session
 
-        rows = inprocess.rows(experiment, run_dir, again, paced=paced)
+        rows = session.rows_in_process(experiment, run_dir, again, paced=paced)
     else:
         from raylfl.runtime.ray import remote
 

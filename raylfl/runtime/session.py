@@ -1,4 +1,7 @@
-"""A run in the process of the round loop, from its first round or its newest checkpoint to summary.json."""
+"""A run in the process of the round loop, from its first round or its newest checkpoint to summary.json.
+
+`rows_in_process` is a whole run without Ray; on Ray, the server actor has the `Session`.
+"""
 
 import hashlib
 import io
@@ -6,7 +9,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ from raylfl.config.identity import fingerprint_of_config
 from raylfl.core.costs import end_name
 from raylfl.diagnostics.metric_names import names_of
 from raylfl.errors import RaylflError, did_you_mean, exits_as_errors, note_own_code
-from raylfl.experiment.parts import Experiment
+from raylfl.experiment.parts import Experiment, WorkerSetup
 from raylfl.heterogeneity.partition.base import Samples
 from raylfl.heterogeneity.partition.given import as_text
 from raylfl.heterogeneity.partition.stats import class_counts
@@ -32,11 +35,14 @@ from raylfl.runtime.records.summary import environment, step_line, step_summary,
 from raylfl.runtime.round.early_stop import LATE, BestRound, EarlyStop
 from raylfl.runtime.round.loop import Federation, RoundRecord
 from raylfl.runtime.round.state import Metrics
-from raylfl.runtime.workers.backend import Backend
+from raylfl.runtime.stopping import stop_on_signals
+from raylfl.runtime.workers.backend import Backend, LocalBackend
 
 EDGES, BEST = "edges.csv", "best.pt"
 MOST_SAMPLES = 2_000_000  # with more samples, partition.json is left out: config.yaml determines the partition
 MOST_CLIENTS = 10_000  # with more clients, partition_counts.json is left out
+Row = tuple[Metrics, list[str], torch.Tensor | None]  # of a round; messages for the user; the server's parameters [d]
+Rows = Generator[Row, str | None, None]
 
 
 class Interrupted(RaylflError):
@@ -58,11 +64,10 @@ class Session:
         self.early = EarlyStop(experiment.config.stop, experiment.directions)
         self.best = BestRound(experiment.config.checkpoint.best, experiment.directions)
         self._best_model: dict[str, Any] | None = None  # not yet written to best.pt
-        self.fresh = False  # whether the newest yielded row was computed here, and not before a resume
         self._stop = threading.Event()
 
     def say(self, text: str) -> None:
-        """Adds a line to log.txt and to `messages`, which the user sees with the next round."""
+        """Adds a line to log.txt and to the messages, which the user sees with the next round."""
         self.run_dir.log(text)
         self.messages.append(text)
 
@@ -81,6 +86,11 @@ class Session:
         if self.early.reason is None:
             self.early.reason = reason
 
+    def _unsaid(self) -> list[str]:
+        """The messages since the last call."""
+        messages, self.messages = self.messages, []
+        return messages
+
     def save(self) -> None:
         """Saves the state after the newest complete round as a checkpoint; before that, writes a new best model."""
         if self._best_model is not None:
@@ -88,10 +98,13 @@ class Session:
             self._best_model = None
         self.checkpoints.save(self.federation.collect(), self.backend)
 
-    def rows(self, resume: bool) -> Iterator[Metrics]:
-        """Executes the run; yields the metrics of each round after the round is recorded. Raises Interrupted.
+    def rows(self, resume: bool, paced: bool = False) -> Rows:
+        """Executes the run; yields (metrics, messages, parameters) of each round after it is recorded.
 
-        resume: whether to start from the newest checkpoint; the metrics of the rounds before it are yielded first.
+        A reason (text) sent to the generator ends the run after the yielded round, as early stopping does. resume:
+        whether to start from the newest checkpoint; the metrics of the rounds before it are yielded first. paced:
+        whether parameters are yielded, and a checkpoint is saved if the generator is closed early; without `paced`, and
+        for rounds before a resume, parameters are None. Raises Interrupted.
         """
         config = self.experiment.config
         started = time.perf_counter()
@@ -108,7 +121,7 @@ class Session:
             for metrics in self.run_dir.metrics():
                 self.early.update(metrics)
                 self.best.update(metrics)
-                yield metrics
+                self.end((yield metrics, self._unsaid(), None))
             self._say_lost_model()
         self.run_dir.copy_to_url(self.say)
         loggers = Loggers(config, self.run_dir, self.say)
@@ -131,8 +144,12 @@ class Session:
                 self._checkpoint_if_due()
                 self.run_dir.request_copy(self.say, seldom=True)
                 self.fault("checkpoint", metrics["round"])
-                self.fresh = True
-                yield metrics
+                try:
+                    self.end((yield metrics, self._unsaid(), self.params if paced else None))
+                except GeneratorExit:
+                    if paced:
+                        self.save()
+                    raise
                 if self.early.reason is not None:
                     self._checkpoint_if_due()  # `end` may have been called meanwhile
             if self.early.reason is not None:
@@ -257,7 +274,7 @@ class Session:
     def _model(self) -> dict[str, Any]:
         """The server's model after the newest round, as in final.pt: its parameters, buffers and state dict."""
         state = self.federation.state
-        params = state.server["x"].detach().to("cpu", copy=True)
+        params = self.params
         state_dict = self.backend.state_dict(params, state.buffers)
         return {"state_dict": state_dict, "params": params, "buffers": state.buffers.clone()}
 
@@ -265,6 +282,28 @@ class Session:
         buffer = io.BytesIO()
         torch.save(content, buffer)
         self.run_dir.write(name, buffer.getvalue())
+
+
+def rows_in_process(
+    experiment: Experiment,
+    run_dir: RunDirectory,
+    resume: bool,
+    fault: Fault | None = None,
+    paced: bool = False,
+    make: Callable[[WorkerSetup], LocalBackend] = LocalBackend,
+) -> Rows:
+    """Executes a run in the calling process, without Ray; yields and receives what `Session.rows` does.
+
+    resume, paced: as in `Session.rows`. fault: as in `Session`. make: creates the backend.
+    """
+    experiment = experiment.on(torch.cuda.device_count())
+    backend = make(experiment.setup)
+    try:
+        session = Session(experiment, backend, run_dir, fault)
+        with stop_on_signals(session.stop):
+            yield from session.rows(resume, paced)
+    finally:
+        backend.close()
 
 
 def gpu_note(share: float) -> str | None:

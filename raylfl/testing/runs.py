@@ -24,11 +24,10 @@ from raylfl.core.torch_state import torch_defaults
 from raylfl.errors import BadConfig
 from raylfl.experiment.assemble import assemble
 from raylfl.experiment.parts import Experiment, WorkerSetup
-from raylfl.runtime import inprocess
 from raylfl.runtime.check import check
 from raylfl.runtime.faults import Fault
 from raylfl.runtime.records.run_dir import RunDirectory
-from raylfl.runtime.session import write_records
+from raylfl.runtime.session import rows_in_process, write_records
 from raylfl.runtime.workers.backend import BlockCall, LocalBackend
 from raylfl.runtime.workers.task import Task, TaskResult
 from raylfl.runtime.workers.worker import Worker
@@ -86,7 +85,7 @@ def carry_out(
     overrides: Sequence[str] = (),
     resume: bool = False,
     fault: Fault | None = None,
-    rows: Rows = inprocess.rows,
+    rows: Rows = rows_in_process,
 ) -> None:
     """Run a config, or resume its run, with the given folder as run directory and in this process.
 
@@ -194,7 +193,7 @@ def has_the_same_bits_on_any_worker(settings: Sequence[str], folder: Path) -> No
     """Check that a run on one worker and a run with random workers and task order have the same bits."""
     config = configured(settings).resolved
     carry_out(config, folder / "one")
-    carry_out(config, folder / "crowd", rows=partial(inprocess.rows, make=RandomWorkers))
+    carry_out(config, folder / "crowd", rows=partial(rows_in_process, make=RandomWorkers))
     _same_runs(folder / "one", folder / "crowd", "with seven workers the run differs")
 
 

@@ -12,12 +12,12 @@ from torch import nn
 
 import raylfl
 from raylfl.errors import NonFinite
-from raylfl.runtime import inprocess
+from raylfl.runtime.session import rows_in_process
 from raylfl.testing.runs import RandomWorkers, carry_out
 from tests.runtime.tiny import OWNED, TINY, Points
 from tests.shares import one_in
 
-on_random_workers = partial(inprocess.rows, make=RandomWorkers)
+on_random_workers = partial(rows_in_process, make=RandomWorkers)
 FULL = {**OWNED, "rounds": 3, "local": {"steps": 4, "batch_size": "full", "lr": 0.1}}
 
 

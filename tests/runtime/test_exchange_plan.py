@@ -12,8 +12,8 @@ from raylfl.core.population import Population
 from raylfl.heterogeneity.links.bernoulli import Bernoulli
 from raylfl.heterogeneity.topologies import TOPOLOGIES
 from raylfl.heterogeneity.world import RunContext
-from raylfl.runtime import inprocess
 from raylfl.runtime.round.exchange_plan import ALL, ExchangePlan
+from raylfl.runtime.session import rows_in_process
 from raylfl.testing.runs import RandomWorkers, carry_out
 from tests.runtime.test_graph_runs import PROBLEM
 
@@ -74,6 +74,6 @@ class Weighing(RandomWorkers):
 
 def test_the_bytes_that_blocks_are_said_to_send_each_other_are_the_bytes_of_their_messages(tmp_path):
     Weighing.weighed.clear()
-    carry_out(PROBLEM, tmp_path / "run", rows=partial(inprocess.rows, make=Weighing))
+    carry_out(PROBLEM, tmp_path / "run", rows=partial(rows_in_process, make=Weighing))
     assert Weighing.weighed
     assert all(size and size % (2 * 3 * 8) == 0 for size in Weighing.weighed)  # rows of x and y, d = 3 doubles

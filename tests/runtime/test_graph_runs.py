@@ -14,7 +14,7 @@ import torch
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
 from raylfl.experiment.assemble import assemble
-from raylfl.runtime import inprocess
+from raylfl.runtime.session import rows_in_process
 from raylfl.testing.runs import RandomWorkers, carry_out, killed, outcome, strike
 from tests.shares import also
 
@@ -46,7 +46,7 @@ def test_a_thousand_nodes_mixed_at_once_or_block_by_block_have_the_same_bits(tmp
     settings = ["data.init_args.num_clients=1000", "rounds=1", f"dtype={dtype}", "checkpoint.every=0"]
     settings += ["runtime={vectorize: auto, step: auto}"]
     carry_out(PROBLEM, tmp_path / "once", settings)
-    carry_out(PROBLEM, tmp_path / "blocks", settings, rows=partial(inprocess.rows, make=RandomWorkers))
+    carry_out(PROBLEM, tmp_path / "blocks", settings, rows=partial(rows_in_process, make=RandomWorkers))
     assert outcome(tmp_path / "once") == outcome(tmp_path / "blocks")
 
 

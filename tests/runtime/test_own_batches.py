@@ -10,7 +10,7 @@ from torch import nn
 
 import raylfl
 from raylfl.core.vectorized import VectorizedOracle
-from raylfl.runtime import inprocess
+from raylfl.runtime.session import rows_in_process
 from raylfl.testing.runs import RandomWorkers, carry_out, outcome
 from tests.runtime.measured import rounds_of
 from tests.runtime.plain import fedavg
@@ -80,7 +80,7 @@ def test_every_step_has_a_batch_of_its_own(initial, way, conv, runtime):
 def test_no_worker_sees_what_a_step_has_changed(tmp_path, vectorize, size):
     setting = config("add", False, size)
     carry_out(setting, tmp_path / "one", [f"runtime.vectorize={vectorize}"])
-    crowd = partial(inprocess.rows, make=RandomWorkers)
+    crowd = partial(rows_in_process, make=RandomWorkers)
     carry_out(setting, tmp_path / "crowd", [f"runtime.vectorize={vectorize}"], rows=crowd)
     assert outcome(tmp_path / "one") == outcome(tmp_path / "crowd")
 

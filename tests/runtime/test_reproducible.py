@@ -4,13 +4,14 @@ import os
 import random
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
 
 from benchmarks.differential import Case
 from benchmarks.odd_modules import Odd
-from raylfl.runtime import inprocess
+from raylfl.runtime.session import rows_in_process
 from raylfl.testing.runs import RandomWorkers
 from tests.runtime.faults import carry_out, options_of, outcome
 from tests.runtime.tiny import TINY, rude
@@ -18,14 +19,13 @@ from tests.startup.forks import LEAN
 
 
 @pytest.mark.parametrize("norm", [True, False], ids=["one by one", "vectorised"])
-def test_a_module_that_seeds_every_generator_changes_no_other_bits(tmp_path, monkeypatch, norm):
+def test_a_module_that_seeds_every_generator_changes_no_other_bits(tmp_path, norm):
     """Other clients and its own later steps have the bits of a module that never seeds."""
     carry_out(rude(False, norm), tmp_path / "polite")
     before = torch.get_rng_state()
     carry_out(rude(True, norm), tmp_path / "one")
     assert torch.equal(torch.get_rng_state(), before)
-    monkeypatch.setattr(inprocess, "LocalBackend", RandomWorkers)
-    carry_out(rude(True, norm), tmp_path / "crowd")
+    carry_out(rude(True, norm), tmp_path / "crowd", rows=partial(rows_in_process, make=RandomWorkers))
     assert outcome(tmp_path / "one") == outcome(tmp_path / "polite")
     assert outcome(tmp_path / "crowd") == outcome(tmp_path / "polite")
 
@@ -33,6 +33,7 @@ def test_a_module_that_seeds_every_generator_changes_no_other_bits(tmp_path, mon
 KINDS = ["focus", "fedaware", "sfl", "fedacs"]  # client states, a server's table and solver, a ring, its own sampling
 RUNS = """
 import sys
+from functools import partial
 from pathlib import Path
 from tests.runtime.faults import carry_out, options_of
 from tests.runtime.tiny import TINY

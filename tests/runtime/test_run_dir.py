@@ -14,7 +14,7 @@ import yaml
 
 import raylfl
 from raylfl.errors import BadConfig, RaylflError
-from raylfl.runtime import inprocess
+from raylfl.runtime import session
 from raylfl.runtime.records import run_dir
 from raylfl.runtime.records.files import Locks
 from raylfl.runtime.records.run_dir import RunDirectory, remedy
@@ -88,7 +88,7 @@ def refused(*args, **options):
 @pytest.mark.parametrize("place", ["{}/runs", "file://{}/far"])
 def test_a_run_that_is_refused_before_its_first_round_leaves_nothing_and_offers_no_resume(tmp_path, monkeypatch, place):
     monkeypatch.setenv("RAYLFL_STAGING", str(tmp_path / "staging"))
-    monkeypatch.setattr(inprocess, "rows", refused)
+    monkeypatch.setattr(session, "rows_in_process", refused)
     overrides = [f"logging.dir={place.format(tmp_path)}", "logging.report=false", "logging.id=it"]
     with pytest.raises(BadConfig, match="lacks resources") as caught:
         raylfl.run(TINY, overrides)
@@ -100,13 +100,13 @@ def test_a_run_that_is_refused_before_its_first_round_leaves_nothing_and_offers_
 
 
 def test_a_run_whose_mistake_shows_after_a_round_is_kept(runs, tmp_path, monkeypatch):
-    carry_out = inprocess.rows
+    carry_out = session.rows_in_process
 
     def one_round(*args, **options):
         yield next(carry_out(*args, **options))
         raise BadConfig("training_step returned no loss")
 
-    monkeypatch.setattr(inprocess, "rows", one_round)
+    monkeypatch.setattr(session, "rows_in_process", one_round)
     with pytest.raises(BadConfig) as caught:
         raylfl.run(TINY, [*runs, "logging.id=it"])
     assert "continues it" in caught.value.__notes__[0]
@@ -116,7 +116,7 @@ def test_a_run_whose_mistake_shows_after_a_round_is_kept(runs, tmp_path, monkeyp
 @pytest.mark.parametrize("done", [2, 3])
 def test_settings_with_which_a_resume_is_refused_are_not_saved(finished, monkeypatch, done):
     """After a round that the saved settings do not have, the new ones are: with the saved ones it could not go on."""
-    before, carry_out = yaml.safe_load((finished / "config.yaml").read_text()), inprocess.rows
+    before, carry_out = yaml.safe_load((finished / "config.yaml").read_text()), session.rows_in_process
 
     def some_rounds(*args, **options):
         with closing(carry_out(*args, **options)) as rows:
@@ -124,7 +124,7 @@ def test_settings_with_which_a_resume_is_refused_are_not_saved(finished, monkeyp
         yield from refused()
 
     with monkeypatch.context() as patch:
-        patch.setattr(inprocess, "rows", some_rounds)
+        patch.setattr(session, "rows_in_process", some_rounds)
         with pytest.raises(BadConfig, match="lacks resources") as caught:
             raylfl.resume(finished, ["rounds=4", "runtime.workers=2"])
     assert caught.value.__notes__ == [f"raylfl resume {finished} continues it"]

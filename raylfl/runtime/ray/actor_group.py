@@ -64,10 +64,8 @@ class ServerActor:
             session = self._session = Session(experiment, backend, run_dir)
             if self._stop_requested:  # `stop` was called before the session existed
                 session.stop()
-            for metrics in session.rows(resume):
-                messages, session.messages = session.messages, []
-                params = session.params.numpy() if paced and session.fresh else None
-                yield metrics, self.news() + messages, params
+            for metrics, messages, params in session.rows(resume, paced):
+                yield metrics, self.news() + messages, None if params is None else params.numpy()
                 if paced:
                     session.end(self._answers.get())
         except (RayTaskError, ObjectLostError) as error:

@@ -30,7 +30,7 @@ Rows = Generator[Item, str | None, None]
 
 
 def rows(experiment: Experiment, run_dir: RunDirectory, resume: bool, paced: bool = False) -> Rows:
-    """Executes a run on Ray; yields (metrics, messages, parameters) of each round, as `inprocess.rows`.
+    """Executes a run on Ray; yields (metrics, messages, parameters) of each round, as `Session.rows`.
 
     After the loss of the server, the run continues from the newest checkpoint with the same workers.
     """
