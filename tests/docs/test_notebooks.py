@@ -8,7 +8,6 @@ from docs import notebooks
 from tests.docs.pages import compare
 from tests.startup.forks import LEAN
 
-IN_A_KERNEL = ("own-model-and-data",)  # test_tutorials.py executes the other pages
 SHELL = f"""
 import sys
 sys.path.insert(0, {str(notebooks.PAGES[0].parents[2])!r})
@@ -33,10 +32,10 @@ def test_a_notebook_is_that_of_its_page(page):
     nbformat.validate(nbformat.reads(text, as_version=4))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", IN_A_KERNEL)
-def test_a_notebook_prints_what_it_shows(name, tmp_path):
-    (page,) = (page for page in notebooks.PAGES if page.stem == name)
+@pytest.mark.exhaustive
+def test_a_notebook_prints_in_a_kernel_what_it_shows(tmp_path):
+    """test_tutorials.py executes the same cells of this page and the others in its own process."""
+    (page,) = (page for page in notebooks.PAGES if page.stem == "own-model-and-data")
     book = nbformat.read(page.with_suffix(".ipynb"), as_version=4)
     code = [cell for cell in book.cells if cell.cell_type == "code"]
     expected = [output_of(cell) for cell in code]

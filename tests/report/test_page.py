@@ -1,6 +1,7 @@
 """The page is well-formed, self-contained and complete for runs of any kind."""
 
 import csv
+import io
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import pytest
 from raylfl.cli import main
 from raylfl.errors import BadValue
 from raylfl.report.page import content_of, shown_tables, write_report
+from raylfl.report.style import Drawing
 from tests.report.synthetic import rows_of, write_run
+from tests.undrawn import savefig
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}
 
@@ -110,7 +113,13 @@ def test_figures_and_tables_lie_beside_the_page(comparison):
     assert [row["setting"] for row in rows] == ["FedAvg", "FOCUS"]
 
 
-def test_a_single_run_of_a_single_round_makes_the_same_page_every_time(tmp_path):
+def test_a_single_run_of_a_single_round_makes_the_same_page_every_time(tmp_path, monkeypatch):
+    drawn = Drawing.savefig
+
+    def curves_only(self, place, **options):
+        return (drawn if isinstance(place, io.StringIO) else savefig)(self, place, **options)
+
+    monkeypatch.setattr(Drawing, "savefig", curves_only)  # which are in the text of the page
     write_run(tmp_path / "run", rows_of([0.3]), {"rounds": 1})
     path, again = (write_report(tmp_path / "run", tmp_path / name, pdf=False) for name in ("out", "again"))
     assert "30.00" in Page(path).words
@@ -118,7 +127,7 @@ def test_a_single_run_of_a_single_round_makes_the_same_page_every_time(tmp_path)
     assert (tmp_path / "out/report.png").is_file()
 
 
-def test_a_run_that_has_not_finished_a_round_makes_a_page(tmp_path):
+def test_a_run_that_has_not_finished_a_round_makes_a_page(tmp_path, undrawn):
     write_run(tmp_path / "run", [], finished=False)
     page = Page(write_report(tmp_path / "run", tmp_path / "out", pdf=False))
     assert "No run has finished a round yet." in page.words
