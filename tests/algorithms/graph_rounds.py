@@ -19,9 +19,9 @@ N, D, ROUNDS = 7, 4, 12
 NAMES = [entry.name for entry in ALGORITHMS if issubclass(entry.cls, GraphAlgorithm)]
 
 
-def random_graph(rng: np.random.Generator, directed: bool, p: float = 0.5) -> set[tuple[int, int]]:
+def random_graph(rng: np.random.Generator, directed: bool) -> set[tuple[int, int]]:
     """The pairs of a random graph with a ring in it; an undirected edge twice."""
-    pairs = {(i, (i + 1) % N) for i in range(N)} | {(i, j) for i in range(N) for j in range(N) if rng.random() < p}
+    pairs = {(i, (i + 1) % N) for i in range(N)} | {(i, j) for i in range(N) for j in range(N) if rng.random() < 0.5}
     pairs = {(i, j) for i, j in pairs if i != j}
     return pairs if directed else pairs | {(j, i) for i, j in pairs}
 
@@ -44,9 +44,9 @@ def full_rounds(seed: int, directed: bool, lr: float = 0.05) -> list[GraphRound]
     return [GraphRound(r, list(range(N)), pairs, [1] * N, lr) for r in range(ROUNDS)]
 
 
-def edges_of(r: GraphRound, weights: Any = "auto") -> Edges:
+def edges_of(r: GraphRound) -> Edges:
     pairs = np.array(sorted(r.arrived | {(j, i) for i, j in r.arrived}), dtype=np.int64).reshape(-1, 2)
-    return Edges(N, pairs, np.array([tuple(p) in r.arrived for p in pairs.tolist()], dtype=bool), False, weights)
+    return Edges(N, pairs, np.array([tuple(p) in r.arrived for p in pairs.tolist()], dtype=bool))
 
 
 def play(algorithm: Algorithm, problem: Any, rounds: Sequence[GraphRound], x0: np.ndarray) -> list[ServerState]:

@@ -45,15 +45,13 @@ def world(
     steps: int | None = None,
     count: int = 6,
     noise: float = 0.1,
-    lr: float = 0.05,
-    by_weight: bool = False,
     clients: int | None = None,
 ) -> RunContext:
-    """A random world; `full` is full participation over perfect links, by_weight draws with p = w."""
+    """A random world; `full` is full participation over perfect links."""
     rng = np.random.default_rng(seed)
     n = clients or int(rng.integers(2, 7))
     population = Population.of(rng.integers(3, 30, n), "uniform" if uniform else "data_size")
-    p = population.weights if by_weight else rng.dirichlet(np.ones(n))
+    p = rng.dirichlet(np.ones(n))
     rounds = []
     for r in range(count):
         cohort = np.arange(n) if full else rng.permutation(n)[: size or int(rng.integers(1, n + 1))]
@@ -63,7 +61,7 @@ def world(
                 cohort,
                 population,
                 steps=steps or rng.integers(1, 5, n),
-                lr=lr * 0.9**r,
+                lr=0.05 * 0.9**r,
                 draws=rng.integers(1, 4, len(cohort)) if draws and not full else 1,
                 received=True if full or lossless else rng.random(len(cohort)) < 0.7,
                 failure=0.0 if full or lossless else rng.uniform(0, 0.5, n),

@@ -13,7 +13,6 @@ from typing import Any
 from tests.oracles.averaging import (
     History,
     cafedavg,
-    coefficients,
     fedacs,
     fedadagrad,
     fedadam,
@@ -29,9 +28,9 @@ from tests.oracles.averaging import (
 from tests.oracles.consistency import biased_fixed_point, calibrated_lr, chi2, fedacs_probabilities, surrogate_weights
 from tests.oracles.focus import focus
 from tests.oracles.intervals import fedau, fedawe
-from tests.oracles.local import PLAIN, Local, Run, a_norms, a_vector, local_model
-from tests.oracles.minnorm import fedaware, fedmgda, min_norm_weights
-from tests.oracles.problem import Array, Logistic, Problem, Quadratics, distances, random_logistic, random_quadratics
+from tests.oracles.local import PLAIN, Local, Run
+from tests.oracles.minnorm import fedaware, fedmgda
+from tests.oracles.problem import Array, Problem, Quadratics, distances, random_logistic, random_quadratics
 from tests.oracles.rounds import Round, full_rounds, random_rounds
 from tests.oracles.sequential import centralized, local_only, sfl
 from tests.oracles.variance import feddyn, fedvarp, mifa, scaffnew, scaffold

@@ -22,13 +22,12 @@ def chi2(w: Array, omega: Array) -> float:
     return float(np.sum((w - omega) ** 2 / omega))
 
 
-def biased_fixed_point(centres: Array, q: Array, a: Array, p: Array | None = None) -> Array:
+def biased_fixed_point(centres: Array, q: Array, a: Array) -> Array:
     """sum_i Omega_i E_i [d]: the limit of FedAvg on f_i = |x - E_i|^2/2 as eta -> 0 ([3] eq. 4).
 
-    Eq. 4 prints no sum over the E_i; it is meant. centres: E [N, d]; a: |a_i|_1 [N], K_i for SGD; p: 1/N if
-    None.
+    Eq. 4 prints no sum over the E_i; it is meant. centres: E [N, d]; a: |a_i|_1 [N], K_i for SGD; p_i = 1/N.
     """
-    return surrogate_weights(np.full(len(q), 1 / len(q)) if p is None else p, q, a) @ centres
+    return surrogate_weights(np.full(len(q), 1 / len(q)), q, a) @ centres
 
 
 def calibrated_lr(name: str, eta: float, w: Array, q: Array, a: Array) -> float:

@@ -71,31 +71,24 @@ def updates(problem: Problem, r: Round, x: Array, local: Local) -> dict[int, Arr
     return {i: x - local_model(problem, i, x, r, local) for i in r.arrived}
 
 
-def a_vector(
-    steps: int, momentum: float = 0.0, prox: float = 0.0, step_schedule: Callable[[int], float] | None = None
-) -> Array:
+def a_vector(steps: int, momentum: float, schedule: Callable[[int], float] | None) -> Array:
     """a in R^K of U = eta G a (spec, notation; FedNova; [3] sec. 2), read off as an impulse response.
 
     The solver is linear in its gradients, so a_t is how far one unit gradient at step t alone moves x after
-    all K steps, in units of eta_0. prox: eta_0 * mu of FedProx; step_schedule: eta_t / eta_0. Closed forms:
-    ones; (1 - rho^{K-t})/(1 - rho); (1 - prox)^{K-1-t}; eta_t/eta_0.
+    all K steps, in units of eta_0. schedule: eta_t / eta_0. Closed forms: ones; (1 - rho^{K-t})/(1 - rho);
+    eta_t/eta_0.
     """
     a = np.empty(steps)
     for impulse in range(steps):
         moved, buffer = 0.0, 0.0  # x_start - x, in units of eta_0
         for t in range(steps):
-            buffer = momentum * buffer + float(t == impulse) - prox * moved
-            moved += (1.0 if step_schedule is None else step_schedule(t)) * buffer
+            buffer = momentum * buffer + float(t == impulse)
+            moved += (1.0 if schedule is None else schedule(t)) * buffer
         a[impulse] = moved
     return a
 
 
-def a_norms(r: Round, clients: int, local: Local, mu: float = 0.0) -> Array:
-    """|a_i|_1 over all N [N] in round r; nan where K_i is not known."""
-    known = set(range(clients)) if r.steps_all is not None else set(r.cohort)
-    return np.array(
-        [
-            np.abs(a_vector(r.steps_of(i), local.momentum, r.lr * mu, local.schedule)).sum() if i in known else np.nan
-            for i in range(clients)
-        ]
-    )
+def a_norms(r: Round, clients: int, local: Local) -> Array:
+    """|a_i|_1 over all N [N] in round r."""
+    vectors = [a_vector(r.steps_of(i), local.momentum, local.schedule) for i in range(clients)]
+    return np.array([np.abs(a).sum() for a in vectors])

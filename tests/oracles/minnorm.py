@@ -69,20 +69,18 @@ def fedaware(
     warmup: str = "active",
     aggregate: str = "mean",
     normalize: bool = False,
-    alpha_weighs: str | None = None,
 ) -> History:
     """[4] Alg. 1: m_i <- alpha m_i + (1 - alpha) U_i, U_i at first; x <- x - gamma sum lambda_i m_i (eq. 8).
 
     warmup: `active` (and `all`, whose first round records all clients) solves over the clients received so far;
         `fedavg` moves by sum c_i U_i (rule `aggregate`) until the round in which every client has been received.
     normalize: the public code: each m_i over its norm before solving and summing, alpha weighs the new U_i.
-    alpha_weighs: `old` or `new`; None follows normalize.
     State: x [d], m_i [N, d], seen_i [N]; lambda_i [N] is the solution of this round, 0 elsewhere.
     """
     problem, rounds, x0, local = run
     assert warmup in ("active", "all", "fedavg")
     n = problem.count
-    keep = 1 - alpha if (alpha_weighs or ("new" if normalize else "old")) == "new" else alpha
+    keep = 1 - alpha if normalize else alpha
     x, momentum, seen = x0.copy(), np.zeros((n, len(x0))), np.zeros(n)
     history: History = []
     for r in rounds:

@@ -27,10 +27,6 @@ class Problem(ABC):
         return len(self.weights)
 
     @abstractmethod
-    def loss(self, i: int, x: Array) -> float:
-        """f_i(x)."""
-
-    @abstractmethod
     def full_gradient(self, i: int, x: Array) -> Array:
         """grad f_i(x) [d]."""
 
@@ -41,10 +37,6 @@ class Problem(ABC):
     def optimum(self) -> Array | None:
         """argmin F, or None where no closed form is known."""
         return None
-
-    def global_loss(self, x: Array) -> float:
-        """F(x) = sum_i w_i f_i(x)."""
-        return sum(float(w) * self.loss(i, x) for i, w in enumerate(self.weights))
 
     def global_gradient(self, x: Array) -> Array:
         """grad F(x) = sum_i w_i grad f_i(x)."""
@@ -68,9 +60,6 @@ class Quadratics(Problem):
 
     def __post_init__(self) -> None:
         self.dim = self.linear.shape[1]
-
-    def loss(self, i: int, x: Array) -> float:
-        return float(x @ self.hessians[i] @ x / 2 - self.linear[i] @ x)
 
     def full_gradient(self, i: int, x: Array) -> Array:
         return self.hessians[i] @ x - self.linear[i]
@@ -105,28 +94,27 @@ def random_quadratics(seed: int, count: int, dim: int, *, weights: str = "data_s
     return Quadratics(hessians, linear, w, sizes, noise, seed)
 
 
-def distances(centres: Array, weights: Array | None = None) -> Quadratics:
-    """f_i(x) = |x - E_i|^2 / 2 up to a constant ([3] Example 1). centres: E [N, d]; weights: 1/N if None."""
+def distances(centres: Array) -> Quadratics:
+    """f_i(x) = |x - E_i|^2 / 2 up to a constant ([3] Example 1), w_i = 1/N. centres: E [N, d]."""
     count, dim = centres.shape
-    w = np.full(count, 1 / count) if weights is None else weights
-    return Quadratics(np.tile(np.eye(dim), (count, 1, 1)), centres.copy(), w, np.ones(count, dtype=np.int64))
+    w, sizes = np.full(count, 1 / count), np.ones(count, dtype=np.int64)
+    return Quadratics(np.tile(np.eye(dim), (count, 1, 1)), centres.copy(), w, sizes)
 
 
 @dataclass
 class Logistic(Problem):
-    """Multinomial logistic regression: mean cross-entropy over a client's rows + l2 |x|^2 / 2.
+    """Multinomial logistic regression: mean cross-entropy over a client's rows.
 
     features: one [n_i, p] a client; labels: one [n_i] of 0..classes-1 a client.
     x is weight [classes, p] row by row, then bias [classes]: d = classes (p + 1).
-    batches: (i, r, t) to the row indices of that local step; None is full batch.
+    batches: (i, r, t) to the row indices of that local step.
     """
 
     features: list[Array]
     labels: list[npt.NDArray[np.int64]]
     classes: int
     weights: Array
-    batches: Batches | None = None
-    l2: float = 0.0
+    batches: Batches
 
     def __post_init__(self) -> None:
         self.dim = self.classes * (self.features[0].shape[1] + 1)
@@ -138,31 +126,24 @@ class Logistic(Problem):
         logits = logits - logits.max(axis=1, keepdims=True)
         return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
 
-    def loss(self, i: int, x: Array) -> float:
-        rows = np.arange(self.sizes[i])
-        picked = self._log_probabilities(i, x, rows)[rows, self.labels[i]]
-        return float(-picked.mean() + self.l2 * (x @ x) / 2)
-
     def row_gradient(self, i: int, x: Array, rows: Sequence[int] | npt.NDArray[np.int64]) -> Array:
         """Gradient of the mean loss over the given rows of client i [d]."""
         index = np.asarray(rows, dtype=np.int64)
         excess = np.exp(self._log_probabilities(i, x, index)) - np.eye(self.classes)[self.labels[i][index]]
         weight = excess.T @ self.features[i][index] / len(index)
-        return np.concatenate([weight.ravel(), excess.mean(axis=0)]) + self.l2 * x
+        return np.concatenate([weight.ravel(), excess.mean(axis=0)])
 
     def full_gradient(self, i: int, x: Array) -> Array:
         return self.row_gradient(i, x, np.arange(self.sizes[i]))
 
     def gradient(self, i: int, x: Array, r: int, t: int) -> Array:
-        return self.full_gradient(i, x) if self.batches is None else self.row_gradient(i, x, self.batches(i, r, t))
+        return self.row_gradient(i, x, self.batches(i, r, t))
 
 
-def random_logistic(
-    seed: int, count: int, *, features: int = 3, classes: int = 3, batch: int | None = None, l2: float = 0.0
-) -> Logistic:
+def random_logistic(seed: int, count: int, *, features: int, classes: int, batch: int) -> Logistic:
     """Normal features, random labels, 6..15 rows a client, w_i = n_i/n.
 
-    batch: rows a local step, drawn with replacement from (seed, i, r, t); None is full batch.
+    batch: rows a local step, drawn with replacement from (seed, i, r, t).
     """
     rng = np.random.default_rng(seed)
     sizes = rng.integers(6, 16, count)
@@ -175,6 +156,5 @@ def random_logistic(
         [rng.integers(0, classes, n) for n in sizes],
         classes,
         sizes / sizes.sum(),
-        None if batch is None else draw,
-        l2,
+        draw,
     )

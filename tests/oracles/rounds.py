@@ -58,21 +58,13 @@ def random_rounds(
     clients: int,
     *,
     size: int | None = None,
-    lr: float = 0.05,
-    lr_decay: float = 0.97,
-    max_steps: int = 5,
-    lossy: bool = True,
-    unequal_steps: bool = True,
     with_replacement: bool = False,
-    include_empty: bool = True,
 ) -> list[Round]:
-    """`count` rounds over `clients` clients.
+    """`count` rounds over `clients` clients: q_i ~ U(0, 0.5), K_i uniform in 1..5, eta_r = 0.05 * 0.97^r.
 
     size: M, drawn uniformly in 1..N each round if None. Without replacement: M distinct clients in random
     order, s_i = 1, p_i = 1/N. With: M draws from a random p, the distinct clients in order of their first
-    draw. lr: eta_r = lr * lr_decay^r, so that a rule that takes the wrong round's eta is seen. max_steps: K_i
-    uniform in 1..max_steps (unequal_steps), else all max_steps. lossy: q_i ~ U(0, 0.5), else 0.
-    include_empty: one round in the middle loses every upload, whatever q.
+    draw. One round in the middle loses every upload, whatever q.
     """
     rng = np.random.default_rng(seed)
     rounds = []
@@ -81,13 +73,12 @@ def random_rounds(
         p = rng.dirichlet(np.full(clients, 3.0)) if with_replacement else np.full(clients, 1 / clients)
         drawn = rng.choice(clients, m, replace=with_replacement, p=p).tolist()
         cohort = list(dict.fromkeys(drawn))
-        q = rng.uniform(0.0, 0.5, clients) if lossy else np.zeros(clients)
-        steps = rng.integers(1, max_steps + 1, clients) if unequal_steps else np.full(clients, max_steps)
+        q, steps = rng.uniform(0.0, 0.5, clients), rng.integers(1, 6, clients)
         arrives = rng.random(clients) >= q
-        if include_empty and r == count // 2:
+        if r == count // 2:
             arrives[:] = False
         draws, received = [drawn.count(i) for i in cohort], [bool(arrives[i]) for i in cohort]
-        taken, eta = [int(steps[i]) for i in cohort], lr * lr_decay**r
+        taken, eta = [int(steps[i]) for i in cohort], 0.05 * 0.97**r
         rounds.append(Round(r, cohort, draws, received, taken, eta, q.tolist(), p.tolist(), steps.tolist()))
     return rounds
 

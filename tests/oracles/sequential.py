@@ -32,20 +32,17 @@ class _Pooled(Problem):
         self.problem, self.weights = problem, np.ones(1)
         self.sizes, self.dim = np.array([problem.sizes.sum()]), problem.dim
 
-    def loss(self, i: int, x: Array) -> float:
-        return self.problem.global_loss(x)
-
     def full_gradient(self, i: int, x: Array) -> Array:
         return self.problem.global_gradient(x)
 
 
-def centralized(run: Run, *, steps: int | None = None) -> History:
-    """K full-batch steps on F a round. steps: K; None is the largest K_i of the round's cohort."""
+def centralized(run: Run) -> History:
+    """K full-batch steps on F a round, the largest K_i of the round's cohort."""
     problem, rounds, x0, local = run
     pooled, x, history = _Pooled(problem), x0.copy(), []
     for r in rounds:
         if r.arrived:
-            k = max(r.steps) if steps is None else steps
+            k = max(r.steps)
             alone = replace(r, cohort=[0], draws=[1], received=[True], steps=[k], steps_all=[k], q=None, p=None)
             x = local_model(pooled, 0, x, alone, local)
         history.append({"x": x})
