@@ -37,7 +37,6 @@ from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.aggregation import RULES, Rule
 from raylfl.components.options import Doc, Ge, Gt, Le
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State
-from raylfl.core.arrays import Floats
 from raylfl.core.chunked_matrix import norms
 from raylfl.core.client_rows import Table
 from raylfl.core.population import Population, Round
@@ -97,16 +96,11 @@ class FedAWARE(Algorithm):
             step, members = solution.point.to(server["x"].dtype), solution.members
             info |= {"support": float(np.count_nonzero(solution.weights)), "gap": solution.gap}
             simplex = solution.weights * lengths.numpy() if self.normalize else solution.weights
-            info["chi2"] = _chi2(simplex, r.population.weights[momenta.clients])
+            used, weights = simplex > 0, r.population.weights[momenta.clients]
+            with np.errstate(divide="ignore"):  # inf for a client of weight 0
+                info["chi2"] = float(np.square(simplex[used] / weights[used]).sum())
         new = {"x": server["x"] - self.gamma * step, "momenta": momenta, "lengths": lengths, **_state(members)}
         return new, info
-
-
-def _chi2(simplex: Floats, weights: Floats) -> float:
-    """sum_i (lambda_i / w_i)^2 of the round's own lambda and the clients' weights w_i (Theorem 4.1)."""
-    used = simplex > 0
-    with np.errstate(divide="ignore"):  # inf for a client of weight 0
-        return float(np.square(simplex[used] / weights[used]).sum())
 
 
 def _state(members: WorkingSet) -> dict[str, Tensor]:

@@ -132,14 +132,10 @@ def _merge_values(earlier: Any, later: Any, path: KeyPath) -> Any:
     if path not in MERGED or not isinstance(later, Mapping):
         return later
     earlier = earlier if isinstance(earlier, Mapping) else {}
-    if path in NAMED and _has_other_name(earlier, later):
-        earlier = {}
+    is_named = path in NAMED and any(earlier.get(key) is not None for key in NAMING)
+    if is_named and any(key in later and later[key] != earlier.get(key) for key in NAMING):
+        earlier = {}  # the options of another component
     others = ALTERNATIVES.get(path, ())
     if sum(later.get(key) is not None for key in others) == 1:
         earlier = {key: value for key, value in earlier.items() if key not in others}
     return {**earlier, **{key: _merge_values(earlier.get(key), value, (*path, key)) for key, value in later.items()}}
-
-
-def _has_other_name(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> bool:
-    named = any(earlier.get(key) is not None for key in NAMING)
-    return named and any(key in later and later[key] != earlier.get(key) for key in NAMING)

@@ -86,7 +86,11 @@ def read_trace(path: Path) -> list[Row]:
         raise BadValue("path", got=path, need=f"a readable participation.jsonl: {error}") from None
     rows: dict[int, Row] = {}
     for number, line in enumerate(lines, start=1):
-        problem, row = _decode(line)
+        try:
+            row = parse(line)
+            problem = row_problem(row) if isinstance(row, dict) else "not an object"
+        except ValueError as error:
+            problem = f"not JSON ({error})"
         if problem is None and row["round"] in rows:
             problem = f"a second row of round {row['round']}"
         if problem is not None:
@@ -118,16 +122,6 @@ def row_problem(row: Row) -> str | None:
         if key in row and len(row[key]) != len(row["cohort"]):
             return f"{key} has {len(row[key])} entries, not one per sampled client"
     return None
-
-
-def _decode(line: str) -> tuple[str | None, Row]:
-    try:
-        row = parse(line)
-    except ValueError as error:
-        return f"not JSON ({error})", {}
-    if not isinstance(row, dict):
-        return "not an object", {}
-    return row_problem(row), row
 
 
 def _whole(values: list[Any], least: int) -> bool:

@@ -62,32 +62,19 @@ def read_links(path: str) -> Links:
     return links
 
 
-def check_links(links: Links, path: str, count: int, pairs: Ints | None) -> None:
-    """Checks that the edges of a file are between clients 0..count-1 and are edges of the graph; raises BadValue.
-
-    pairs: the E edges of a constant graph [E, 2]; None: the graph changes and is not checked.
-    """
-    known = None if pairs is None else {(min(pair), max(pair)) for pair in pairs.tolist()}
-    for edge in links:
-        if edge[1] >= count:
-            raise _refused(path, edge, f"edges between clients 0..{count - 1}")
-        if known is not None and edge not in known:
-            raise _refused(path, edge, "edges of the graph")
-
-
 def _refused(path: str, edge: tuple[int, int], need: str) -> BadValue:
     return BadValue(KEY, got=f"{path} with edge {edge[0]} {edge[1]}", need=need)
 
 
 @contextmanager
 def reading(key: str, path: str, need: str) -> Iterator[None]:
-    """A context manager that turns OSError and ValueError into BadValue for the option `key`.
+    """A context manager that turns the errors of reading and parsing a file into BadValue for the option `key`.
 
     path, need: the file that is read and its expected content, for the message.
     """
     try:
         yield
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadValue(key, got=path, need=f"{need}: {error}") from None
 
 
@@ -180,7 +167,12 @@ class Graph(Options, ABC):
         for values in filter(None, (self._latency, self._bandwidth)):
             values.at(0, np.arange(world.count), world)
         if self.links is not None:
-            check_links(self._links, self.links, world.count, None if self.changes else self.pairs(0, world))
+            known = None if self.changes else set(map(tuple, np.sort(self.pairs(0, world), axis=1).tolist()))
+            for edge in self._links:
+                if edge[1] >= world.count:
+                    raise _refused(self.links, edge, f"edges between clients 0..{world.count - 1}")
+                if known is not None and edge not in known:
+                    raise _refused(self.links, edge, "edges of the graph")
 
     def pairs(self, r: int, world: RunContext) -> Ints:
         """The E directed edges (from, to) of round r, int64 [E, 2], in ascending order.

@@ -58,7 +58,9 @@ class Recorded(Graph):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._rows = _read_rows(self.path)
+        with reading("path", self.path, "a readable topology.jsonl"):
+            lines = Path(self.path).read_text(encoding="utf-8").splitlines()
+            self._rows = {int(row["round"]): _row(**row) for row in map(json.loads, lines)}
 
     @property
     def directed(self) -> bool:
@@ -83,14 +85,6 @@ class Recorded(Graph):
         """The mask of messages lost in the record, bool [E], for E edges `pairs` [E, 2]; `link` is not used."""
         arrived = set(compress(self._rows[r]["edges"], self._rows[r]["arrives"]))
         return np.array([tuple(pair) not in arrived for pair in pairs.tolist()], dtype=bool)
-
-
-def _read_rows(path: str) -> dict[int, dict[str, Any]]:
-    try:
-        rows = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
-        return {int(row["round"]): _row(**row) for row in rows}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadValue("path", got=path, need=f"a readable topology.jsonl: {error}") from None
 
 
 def _row(edges: list[list[int]], arrives: list[bool], directed: bool, **others: Any) -> dict[str, Any]:
