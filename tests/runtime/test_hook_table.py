@@ -17,6 +17,7 @@ from raylfl.runtime.check import check
 from raylfl.runtime.workers.hooks import HOOKS
 from tests.runtime.loader_modules import Loaders
 from tests.runtime.tiny import TINY, Net, Points
+from tests.shares import also, one_in
 
 STEPS = {"forward", "training_step", "validation_step", "test_step", "predict_step", "configure_optimizers"}
 FOR_USERS = {  # called by a program or a module, not by the Trainer
@@ -139,7 +140,7 @@ def test_every_hook_of_one_local_step_is_tried_in_order_and_then_an_evaluation()
     assert tried() == [*TRAINING, "test_step"]
 
 
-@pytest.mark.parametrize("raises", [*TRAINING, "test_step"])
+@pytest.mark.parametrize("raises", one_in(3, [*TRAINING, "test_step"]))
 def test_an_error_in_any_of_them_names_the_model_and_the_batch(raises):
     with pytest.raises(BadConfig) as caught:
         tried(raises)
@@ -160,7 +161,7 @@ def test_the_threads_and_the_generators_of_the_caller_are_as_before():
     assert torch.equal(torch.get_rng_state(), drawn)
 
 
-@pytest.mark.parametrize("key", ["clients", "participants", "random_clients"])
+@pytest.mark.parametrize("key", ["clients", also("participants"), also("random_clients")])
 def test_evaluations_on_clients_data_are_tried_with_the_transform_of_evaluations(key):
     """The samples of the digits are bytes, which only their transform makes numbers for the model."""
     overrides = [f"eval.{key}={'2' if key == 'random_clients' else 'true'}", "runtime.backend=local"]

@@ -9,7 +9,7 @@ from raylfl.algorithms import ALGORITHMS
 from raylfl.core.algorithm import Algorithm
 from raylfl.core.costs import Links
 from tests.runtime.measured import DIGITS, LINKS, LOSSY, POINTS, SIZES, STEPS, D, N, received, rounds_of, walk
-from tests.shares import one_in
+from tests.shares import also, one_in
 
 # -- the virtual clock ---------------------------------------------------------------------------------------
 
@@ -71,7 +71,7 @@ def last_costs(rounds):
     return {name.removeprefix("cost/"): v for name, v in rounds[-1][1].items() if name.startswith("cost/")}
 
 
-@pytest.mark.parametrize("name", one_in(2, PLAIN))
+@pytest.mark.parametrize("name", one_in(4, PLAIN))
 def test_counters_are_the_floats_sent_to_workers_and_back(name):
     backend, rounds = walk([*DRAWN, *LINKS, f"algorithm.name={name}", "weights=uniform", "rounds=4"])
     costs = last_costs(rounds)
@@ -160,7 +160,7 @@ def test_centralised_training_sends_nothing_and_computes_on_everything():
 
 
 @pytest.mark.parametrize(
-    ("name", "ring", "relay"), [("splitfed", False, ""), ("ssl", True, ""), ("ssl", False, "true")]
+    ("name", "ring", "relay"), [also("splitfed", False, ""), ("ssl", True, ""), ("ssl", False, "true")]
 )
 def test_split_learning_moves_the_client_half_and_exchanges_activations(name, ring, relay):
     """64-8-10 cut after the hidden layer: a half of 64*8 + 8, and 8 activations and gradients a sample."""

@@ -39,7 +39,7 @@ from tests.runtime.faults import carry_out, options_of
 from tests.runtime.tiny import TINY
 
 for name in sys.argv[2:]:
-    carry_out({**TINY, "rounds": 3, "algorithm": options_of(name)}, Path(sys.argv[1]) / name)
+    carry_out({**TINY, "rounds": 2, "algorithm": options_of(name)}, Path(sys.argv[1]) / name)
 """
 
 
@@ -52,7 +52,7 @@ def test_a_fresh_process_with_another_hash_seed_agrees_on_every_kind_of_algorith
         [sys.executable, "-c", LEAN + RUNS, str(tmp_path / "there"), *KINDS], env=other, check=True, timeout=200
     )
     for name in KINDS:
-        carry_out({**TINY, "rounds": 3, "algorithm": options_of(name)}, tmp_path / "here" / name)
+        carry_out({**TINY, "rounds": 2, "algorithm": options_of(name)}, tmp_path / "here" / name)
         assert outcome(tmp_path / "there" / name) == outcome(tmp_path / "here" / name)
 
 
