@@ -10,6 +10,7 @@ from raylfl.core.oracle import Batch
 from raylfl.runtime.workers.evaluate import Evaluator, Recorder
 from tests.runtime.lightning_modules import Few
 from tests.runtime.tiny import ONE_BY_ONE, Net
+from tests.shares import also
 
 LOGGED = {
     **ONE_BY_ONE,
@@ -68,7 +69,7 @@ def test_numbers_are_weighted_by_samples_or_reduced_by_reduce_fx(result, truth):
     assert row["test/first"] == 6
 
 
-@pytest.mark.parametrize("size", [1, 500])
+@pytest.mark.parametrize("size", [1, also(500)])
 def test_the_number_does_not_depend_on_the_batch_size(result, runs, size):
     row = raylfl.run(LOGGED, [*runs, f"eval.batch_size={size}"]).metrics[-1]
     for name in ("macro", "f1", "auroc", "micro", "mean", "hidden", "loss", "highest", "lowest", "weighed"):
@@ -116,7 +117,7 @@ class Returning(Net):
 
     def training_step(self, batch, batch_idx):
         self.log("loss", 9.0)  # not in an evaluation
-        return torch.tensor(7.0)
+        return {"loss": torch.tensor(7.0)}
 
     def test_step(self, batch, batch_idx):
         if self.logged is not None:
@@ -142,14 +143,3 @@ def test_the_loss_is_the_logged_one_or_the_returned_one_or_the_training_loss(ret
     recorder.attach(module)
     batches = [Batch(torch.zeros(2, 4), 2)] * 2
     assert Evaluator(module, recorder).measure("test", batches).results() == {"loss": loss}
-
-
-def test_a_module_without_evaluation_steps_has_its_training_loss():
-    class Training(Net):
-        def training_step(self, batch, batch_idx):
-            return {"loss": batch.sum()}
-
-    module, recorder = Training(), Recorder()
-    recorder.attach(module)
-    batches = [Batch(torch.ones(2, 4), 2)]
-    assert Evaluator(module, recorder).measure("test", batches).results() == {"loss": 8.0}

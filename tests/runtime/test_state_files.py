@@ -33,12 +33,6 @@ def saved(path, change):
     return path
 
 
-def test_a_fresh_state_has_spent_nothing():
-    state = fresh()
-    assert (state.seconds, state.computation_seconds) == (0.0, 0.0)
-    assert set(vars(state.costs).values()) == {0}
-
-
 def trained() -> tuple[FederationState, FederationState]:
     """A state after five rounds in which no part is as before round 0, and the state before round 0."""
     start = fresh()
