@@ -11,6 +11,7 @@ from raylfl.config.groups.records import StopConfig
 from raylfl.errors import BadConfig, BadValue
 from raylfl.runtime.round.early_stop import BestRound, EarlyStop
 from tests.runtime.tiny import ONE_BY_ONE as TINY
+from tests.shares import also
 
 LOSS = "stop.metric=test/loss"
 
@@ -142,7 +143,7 @@ def test_the_best_model_is_that_of_a_run_which_ends_there(runs, best_round, shor
     assert (content["round"], content["value"]) == (best_round, result.metrics[best_round]["test/loss"])
 
 
-@pytest.mark.parametrize("cut", [1, 4])
+@pytest.mark.parametrize("cut", [also(1), 4])
 def test_a_resumed_run_keeps_the_best_model_of_all_its_rounds(runs, best_round, short, cut):
     given = ["checkpoint.best=test/loss", "checkpoint.every=3"]
     folder = raylfl.run(WAVES, [*runs, *given, f"rounds={cut}"]).run_dir

@@ -122,7 +122,7 @@ def test_a_node_whose_work_fails_does_not_work_in_that_round(runs, algorithm):
     assert not torch.equal(nodes[0][0], nodes[0][1])
 
 
-@pytest.mark.parametrize("algorithm", ["focus", "sfl"])
+@pytest.mark.parametrize("algorithm", ["focus", also("sfl")])
 def test_a_dropped_client_is_a_lost_upload_and_harms_no_other(runs, algorithm):
     """The same bits as a trace in which its uploads are lost."""
     dropped = run(CURSED, runs, "runtime.on_client_error=drop", f"algorithm.name={algorithm}")
@@ -254,7 +254,7 @@ def test_data_that_cannot_be_read_is_a_failure_of_the_client_that_needs_them(run
 # -- no clients, no data ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("entry", one_in(6, ALGORITHMS, ids=lambda entry: entry.name))
+@pytest.mark.parametrize("entry", one_in(12, ALGORITHMS, ids=lambda entry: entry.name))
 def test_clients_without_data_and_with_a_single_sample_are_defined(runs, tmp_path, entry):
     """The model has BatchNorm; client 0 has no sample, client 1 one sample, client 2 a last batch of one."""
     path = tmp_path / "partition.json"

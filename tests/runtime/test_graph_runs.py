@@ -40,7 +40,7 @@ def rows(folder, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / name).read_text().splitlines()]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", also("float64")])
 def test_a_thousand_nodes_mixed_at_once_or_block_by_block_have_the_same_bits(tmp_path, dtype):
     """One call mixes all messages in process, and one call per block on workers; sums are fused or pairwise."""
     settings = ["data.init_args.num_clients=1000", "rounds=1", f"dtype={dtype}", "checkpoint.every=0"]
@@ -50,7 +50,7 @@ def test_a_thousand_nodes_mixed_at_once_or_block_by_block_have_the_same_bits(tmp
     assert outcome(tmp_path / "once") == outcome(tmp_path / "blocks")
 
 
-@pytest.mark.parametrize("algorithm", ["push_pull", "dsgd", "sgp"])
+@pytest.mark.parametrize("algorithm", ["push_pull", "dsgd", also("sgp")])
 def test_a_record_has_the_matrices_and_replays_to_the_same_bits(tmp_path, algorithm):
     carry_out(PROBLEM, tmp_path / "first", [f"algorithm={algorithm}", "rounds=3"])
     record = tmp_path / "first" / "topology.jsonl"

@@ -20,6 +20,7 @@ from tests.core.emulated_lanes import EmulatedLanes
 from tests.runtime.measured import rounds_of
 from tests.runtime.modules import Counting
 from tests.runtime.test_run import DIGITS
+from tests.shares import also, one_in
 
 MLP = "model={name: mlp, init_args: {in_shape: [1, 8, 8], num_classes: 10}}"
 TOGETHER = ["runtime.micro_cohort=8", "rounds=2", "local.steps=4"]
@@ -109,7 +110,7 @@ class Hooked(Net):
     ("algorithm", "form", "more"),
     [
         ("scaffold", "never", ["local.sampling=reshuffle"]),
-        ("focus", "never", [SAME_SIZES]),
+        also("focus", "never", [SAME_SIZES]),
         ("scaffold", "auto", [SAME_SIZES]),
     ],
 )
@@ -146,7 +147,7 @@ UNEQUAL = {
 }
 
 
-@pytest.mark.parametrize("case", UNEQUAL)
+@pytest.mark.parametrize("case", one_in(2, UNEQUAL))
 def test_unequal_work_is_that_of_the_host(case):
     settings = [MLP, *TOGETHER, "runtime.vectorize=never", *UNEQUAL[case]]
     ours, lanes = run_on_lanes(DIGITS, settings)
@@ -177,7 +178,7 @@ def test_steps_that_a_graph_would_change_run_without_one_and_say_why(runs, modul
 
 
 @pytest.mark.parametrize(
-    ("sampling", "module"), [("reshuffle", Logging), ("with_replacement", Normed), ("reshuffle", Hooked)]
+    ("sampling", "module"), [("reshuffle", Logging), ("with_replacement", Normed), also("reshuffle", Hooked)]
 )
 def test_users_modules_are_captured_with_the_results_of_plain_steps(module, sampling):
     settings = [*TOGETHER, "local.steps=6", f"local.sampling={sampling}", "runtime.vectorize=never"]
@@ -227,7 +228,7 @@ def test_a_vectorised_step_that_becomes_wrong_ends_the_run():
         run_on_lanes(DIGITS, settings, model=Drifting)
 
 
-@pytest.mark.parametrize("form", ["never", "auto"])
+@pytest.mark.parametrize("form", ["never", also("auto")])
 def test_a_graph_that_becomes_wrong_by_an_evaluation_ends_the_run(runs, form):
     """The evaluation after round 9 changes a number outside the module, of which a graph knows the former value."""
     scale, rounds = {"of": 3.0}, []
@@ -308,7 +309,7 @@ def test_the_steps_of_the_next_round_are_launched_before_a_round_is_recorded(run
     assert launched[-2] > launched[-3] > launched[-4]
 
 
-@pytest.mark.parametrize("case", ["buffers", "a metric", "together"])
+@pytest.mark.parametrize("case", ["buffers", also("a metric"), "together"])
 def test_an_evaluation_between_the_launch_and_the_result_of_local_work_changes_neither(case, monkeypatch):
     """Batch normalisation has buffers, a metric object has state, and clients have unequal numbers of steps."""
 

@@ -9,6 +9,7 @@ from lightning.pytorch import LightningModule
 from torch.utils.data import TensorDataset
 
 from tests.runtime.measured import rounds_of
+from tests.shares import also
 
 SIZES = np.array([1, 2, 5, 12])
 STEPS, BATCH, ETA = 100, 10, 2.0**-20
@@ -37,7 +38,7 @@ class Linear(LightningModule):
         return -(batch[0] @ self.x).mean()
 
 
-@pytest.mark.parametrize(("weights", "idle"), [("uniform", False), ("uniform", True), ("data_size", False)])
+@pytest.mark.parametrize(("weights", "idle"), [also("uniform", False), ("uniform", True), ("data_size", False)])
 def test_mini_batches_of_the_pooled_data_hold_each_client_by_its_weight(tmp_path, weights, idle):
     """The weight of a client without samples is shared by the others in proportion to theirs."""
     owned = [owner.tolist() for owner in Owners().client_indices]

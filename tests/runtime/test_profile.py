@@ -19,6 +19,7 @@ from raylfl.runtime.profile import PHASES, profile
 from raylfl.runtime.round.loop import Federation
 from raylfl.runtime.workers.backend import LocalBackend
 from raylfl.runtime.workers.module import layout_for
+from tests.shares import also
 
 DIGITS = {
     "num_clients": 8,
@@ -39,7 +40,8 @@ def timed(overrides, rounds=4):
     ("overrides", "forms", "rule"),
     [
         ([], {"never contiguous", "always contiguous"}, "always contiguous"),
-        (["algorithm.name=sfl"], {"never contiguous"}, "never contiguous"),  # one client at a time, for any setting
+        # one client at a time, for any setting
+        also(["algorithm.name=sfl"], {"never contiguous"}, "never contiguous"),
         (
             ["model.name=lenet5", "data.init_args.upscale=28", "participation.size=2", "local.batch_size=2"],
             {f"never {layout}" for layout in LAYOUTS} | {"always contiguous", "always channels_last"},

@@ -14,6 +14,7 @@ from raylfl.errors import BadConfig
 from raylfl.runtime.records import summary
 from raylfl.runtime.records.summary import cpu_model, environment, git_commit, raylfl_commit, step_line, summarise
 from tests.runtime.tiny import ONE_BY_ONE, TINY
+from tests.shares import also
 
 
 @pytest.mark.parametrize(("name", "best"), [("test/accuracy", 0.9), ("global/distance", 0.1)])
@@ -117,7 +118,7 @@ WAYS = [
     ),
     (["model.class_path=tests.runtime.modules.Counting"], {"autograd": "changes the module's attribute `steps`"}),
     (["model.init_args.dropout=0.5", "rounds=12"], {"cohort": "the model's own cohort_losses, replayed"}),
-    (["model.init_args.dropout=0.5"], {"cohort": "the model's own cohort_losses, by autograd, to record it"}),
+    also(["model.init_args.dropout=0.5"], {"cohort": "the model's own cohort_losses, by autograd, to record it"}),
     (
         ["model.name=lenet5", "data.init_args.upscale=28", "rounds=1", "eval.every=0"],
         {"batch_last": "small convolutions as matrix products"},

@@ -14,6 +14,7 @@ from raylfl.errors import BadConfig
 from tests.runtime.faults import carry_out, killed, outcome, strike
 from tests.runtime.plain import fedavg
 from tests.runtime.tiny import ONE_BY_ONE, OWNED, TINY, Points
+from tests.shares import also
 
 ALL = {
     **OWNED,
@@ -39,7 +40,9 @@ def test_a_head_is_trained_as_by_torchs_sgd_on_it_alone(runs):
         assert name.startswith("body.4") or torch.equal(after[name], value)
 
 
-@pytest.mark.parametrize(("algorithm", "models"), [("fedavg", (1, 1)), ("scaffold", (2, 2)), ("sfl", (1 / 6, 1 / 6))])
+@pytest.mark.parametrize(
+    ("algorithm", "models"), [("fedavg", (1, 1)), ("scaffold", (2, 2)), also("sfl", (1 / 6, 1 / 6))]
+)
 def test_uploads_states_and_broadcasts_have_the_size_of_what_is_trained(runs, tmp_path, algorithm, models):
     result = raylfl.run(ALL, [*runs, f"algorithm.name={algorithm}", "model.trainable=body.4"])
     last = result.metrics[-1]

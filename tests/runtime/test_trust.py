@@ -79,7 +79,7 @@ def loaded(folder):
     ("form", "call"),
     [
         *((form, raylfl.resume) for form in FORMS),
-        *one_in(4, [(form, call) for call in (loaded, raylfl.evaluate) for form in FORMS]),
+        *one_in(9, [(form, call) for call in (loaded, raylfl.evaluate) for form in FORMS]),
     ],
 )
 def test_no_class_of_a_changed_config_is_imported_before_it_is_trusted(run, hostile, form, call, capsys):
