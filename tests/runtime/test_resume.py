@@ -67,7 +67,7 @@ def resumed(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("algorithm", "participation", "phase", "r"), one_in(8, list(matrix())))
+@pytest.mark.parametrize(("algorithm", "participation", "phase", "r"), one_in(6, list(matrix())))
 def test_a_killed_run_resumes_into_the_undisturbed_one(resumed, algorithm, participation, phase, r):
     resumed({**with_algorithm(algorithm), "participation": PARTICIPATION[participation]}, phase, r)
 
