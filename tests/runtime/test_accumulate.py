@@ -95,14 +95,14 @@ CASES = {
     "autograd": (["runtime.step=autograd", "runtime.vectorize=always"], sgd(), {}),
     "momentum": (["local.momentum=0.9", "local.weight_decay=0.1"], sgd(momentum=0.9, weight_decay=0.1), {}),
     "schedule": (["local.lr_schedule={name: step_exponential, decay: 0.5}"], sgd(), {"decay": 0.5}),
-    "adamw": (
-        ["local.optimizer=adamw", "local.weight_decay=0.1"],
-        lambda module: [torch.optim.AdamW(module.parameters(), lr=0.1, weight_decay=0.1)],
-        {},
-    ),
     "module": (
         ["local.optimizer=module"],
         lambda module: [x for part in module.configure_optimizers() for x in part],
+        {},
+    ),
+    "adamw": (
+        ["local.optimizer=adamw", "local.weight_decay=0.1"],
+        lambda module: [torch.optim.AdamW(module.parameters(), lr=0.1, weight_decay=0.1)],
         {},
     ),
 }
