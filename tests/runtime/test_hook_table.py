@@ -140,7 +140,7 @@ def test_every_hook_of_one_local_step_is_tried_in_order_and_then_an_evaluation()
     assert tried() == [*TRAINING, "test_step"]
 
 
-@pytest.mark.parametrize("raises", one_in(3, [*TRAINING, "test_step"]))
+@pytest.mark.parametrize("raises", one_in(3, ["test_step", *TRAINING]))
 def test_an_error_in_any_of_them_names_the_model_and_the_batch(raises):
     with pytest.raises(BadConfig) as caught:
         tried(raises)
