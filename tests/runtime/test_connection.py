@@ -67,6 +67,7 @@ def test_what_may_be_a_cluster_is_left_to_ray(monkeypatch):
     server.start()
     assert speaks_grpc(f"127.0.0.1:{port}")
     server.stop(None).wait()
+    monkeypatch.setattr(connection, "ANSWER_SECONDS", 0.3)
     assert speaks_grpc("auto")
     assert speaks_grpc("ray://somewhere:10001")
     assert not speaks_grpc(f"127.0.0.1:{port}")

@@ -75,10 +75,10 @@ def test_a_sharded_client_has_the_results_of_a_whole_one(runs, by, algorithm):
 
 @pytest.mark.parametrize("by", ["fully_shard", also("parallelize_module")])
 def test_fedavg_with_sharded_clients_is_a_loop_of_plain_torch(runs, by):
-    few = ["rounds=2", "local.steps=2", "eval.every=0"]
+    few = ["rounds=2", "local.steps=2", "eval.every=0", "num_clients=2", "data.init_args.owners=2"]
     result = rounds_of(WORLD, [*FULL, *few, *model(by=by), "algorithm.name=fedavg", TWO])
     start = raylfl.run(WORLD, [*runs, *model(by="nothing"), "rounds=0"])
-    points = Points(owners=6)
+    points = Points(owners=2)
     batches = [(points.x[shard].double(), points.targets[shard]) for shard in points.client_indices]
     expected = fedavg(start.module.double, start.params, batches, rounds=2, steps=2, lr=0.05)
     torch.testing.assert_close(result.params, expected, rtol=1e-12, atol=1e-14)
