@@ -14,7 +14,7 @@ from tests.runtime.faults import options_of
 from tests.runtime.measured import rounds_of, walk
 from tests.runtime.modules import Quadratics, Repeated
 from tests.runtime.tiny import ONE_BY_ONE, PERFECT, Points
-from tests.shares import one_in
+from tests.shares import also, one_in
 
 LR = 0.05
 QUADRATICS = {
@@ -37,8 +37,8 @@ INNER = {
 KEPT = [  # of `local.optimizer_state`, the algorithm, and the weights
     ("fresh", "fedavg", "uniform"),
     ("kept", "fedavg", "uniform"),
-    ("kept", "sfl", "uniform"),
-    ("averaged", "fedavg", "data_size"),
+    also("kept", "sfl", "uniform"),
+    also("averaged", "fedavg", "data_size"),
     ("averaged", "sfl", "uniform"),
 ]
 
@@ -90,8 +90,8 @@ def optimized(name, options=None, decay=None):
     [
         ("AdamW", {"lr": 0.01, "amsgrad": "true"}, 0.9),
         ("SGD", {"lr": 0.05, "momentum": 0.9, "dampening": 0.5}, None),
-        ("NAdam", {"lr": 0.01}, None),
-        ("ASGD", {"lr": 0.01}, None),
+        also("NAdam", {"lr": 0.01}, None, id="NAdam"),
+        also("ASGD", {"lr": 0.01}, None, id="ASGD"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -126,7 +126,7 @@ WIDTH = 4 * 6 + 6 + 2 * 6 + 6 * 3 + 3  # of the tiny network, its BatchNorm incl
 
 @pytest.mark.parametrize(
     "algorithm",
-    one_in(2, ["fedavg", "centralized", "sfl", "fedvarp", "optimal_sampling", "local_only", "splitfed", "focus"]),
+    one_in(4, ["fedavg", "centralized", "sfl", "fedvarp", "optimal_sampling", "local_only", "splitfed", "focus"]),
 )
 def test_kept_moments_cost_nothing_and_averaged_ones_travel_with_every_model(algorithm):
     cls = ALGORITHMS.get(algorithm).cls
