@@ -6,6 +6,7 @@ import pytest
 from tests import oracles
 from tests.runtime.measured import walk
 from tests.runtime.modules import Quadratics
+from tests.runtime.test_run import QUADRATICS
 from tests.shares import one_in
 
 CLIENTS, DIM, ROUNDS, LR = 6, 3, 8, 0.05
@@ -35,14 +36,10 @@ CASES = [  # the mathematics of all algorithms: tests/algorithms/test_oracle.py
 
 def configured(name, options, overrides):
     config = {
-        "dtype": "float64",
+        **QUADRATICS,
         "rounds": ROUNDS,
-        "model": {"class_path": "tests.runtime.modules.Quadratic"},
-        "data": {"class_path": "tests.runtime.modules.Quadratics"},
-        "partition": {"name": "natural"},
         "local": {"batch_size": "full", "lr": LR},
         "algorithm": {"name": name, **options},
-        "runtime": {"backend": "local"},
     }
     return walk([*LOSSY, *UNEQUAL, *overrides], config)[1]
 

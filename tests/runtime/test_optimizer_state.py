@@ -13,19 +13,17 @@ from tests.oracles import moments
 from tests.runtime.faults import options_of
 from tests.runtime.measured import rounds_of, walk
 from tests.runtime.modules import Quadratics, Repeated
+from tests.runtime.test_run import QUADRATICS
 from tests.runtime.tiny import ONE_BY_ONE, PERFECT, Points
 from tests.shares import also, one_in
 
 LR = 0.05
-QUADRATICS = {
-    "dtype": "float64",
-    "rounds": 6,
-    "model": {"class_path": "tests.runtime.modules.Quadratic"},
+REPEATED = {
+    **QUADRATICS,
     "data": {"class_path": "tests.runtime.modules.Repeated"},
     "participation": {"name": "bernoulli", "p": 0.7},
     "link": {"name": "bernoulli", "q": 0.3},
     "local": {"steps": {"list": [1, 1, 2, 3, 4, 2]}, "batch_size": "full", "lr": LR},
-    "runtime": {"backend": "local"},
 }
 INNER = {
     "momentum": (["local.momentum=0.9"], moments.Inner(LR, momentum=0.9)),
@@ -51,7 +49,7 @@ def test_a_run_is_the_oracles_with_lost_uploads_and_unequal_steps(tmp_path, name
     (tmp_path / "partition.json").write_text(as_text(Repeated().client_indices))
     overrides = [*overrides, "partition.name=file", f"partition.path={tmp_path / 'partition.json'}"]
     state_keys = [f"local.optimizer_state={state}", f"weights={weights}"]
-    run, data = walk([*overrides, *state_keys, f"algorithm.name={algorithm}"], QUADRATICS)[1], Repeated()
+    run, data = walk([*overrides, *state_keys, f"algorithm.name={algorithm}"], REPEATED)[1], Repeated()
     rows = [row for _, _, row, _ in run]
     assert any(not all(row["received"]) for row in rows)
     history = moments.federated(
@@ -68,8 +66,7 @@ def test_a_run_is_the_oracles_with_lost_uploads_and_unequal_steps(tmp_path, name
 
 def test_the_preset_diloco_is_algorithm_1_of_its_paper(runs):
     """The paper's own lines in numpy give the same theta(T), for 6 workers, 8 outer and 7 inner steps."""
-    config = {**QUADRATICS, "rounds": 8}  # outer steps
-    config |= {"data": {"class_path": "tests.runtime.modules.Quadratics"}, "partition": {"name": "natural"}}
+    config = {**REPEATED, "rounds": 8, "data": QUADRATICS["data"]}  # outer steps
     result, data = raylfl.run(config, [*runs, "base=preset/diloco", "num_clients=6", "local.steps=7"]), Quadratics()
     inner = moments.Inner(LR, adamw=True, decay=0.1)
     theta = moments.diloco(lambda i, x: data.hessians[i] @ x - data.b[i], np.ones(3), 6, 8, 7, inner)
