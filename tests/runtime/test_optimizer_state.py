@@ -36,8 +36,8 @@ KEPT = [  # of `local.optimizer_state`, the algorithm, and the weights
     ("fresh", "fedavg", "uniform"),
     ("kept", "fedavg", "uniform"),
     also("kept", "sfl", "uniform"),
-    also("averaged", "fedavg", "data_size"),
-    ("averaged", "sfl", "uniform"),
+    ("averaged", "fedavg", "data_size"),
+    also("averaged", "sfl", "uniform"),
 ]
 
 
