@@ -62,12 +62,8 @@ class LocalWork(Options):
             raise BadValue("steps", got=f"{self.steps} beside epochs={self.epochs}", need=need)
         if isinstance(self.batch_size, str) and self.batch_size != "full":
             raise BadValue("batch_size", got=self.batch_size, need=f"{COUNT.text}, or full")
-        self._counts_epochs = self.epochs is not None
-        key, amount = (
-            ("epochs", self.epochs)
-            if self._counts_epochs
-            else ("steps", DEFAULT_STEPS if self.steps is None else self.steps)
-        )
+        key = "steps" if self.epochs is None else "epochs"
+        amount = DEFAULT_STEPS if (given := getattr(self, key)) is None else given
         self._amount = PerClient(amount, key, COUNT, purpose=f"local/{key}", dynamic=self.dynamic)
         batch_size = 1 if self.batch_size == "full" else self.batch_size
         self._batch = PerClient(batch_size, "batch_size", _BATCH, purpose="local/batch_size", dynamic=self.dynamic)
@@ -89,7 +85,7 @@ class LocalWork(Options):
             batch = np.minimum(self._batch.at(r, clients, world, top=sizes.astype(np.float64)), sizes)
         amount, batch = self._amount.at(r, clients, world).astype(np.int64), batch.astype(np.int64)
         steps, divisor = amount, np.maximum(np.minimum(batch * self.accumulate, sizes), 1)
-        if self._counts_epochs:
+        if self.epochs is not None:
             drawn = isinstance(self.batch_size, Mapping)
             steps = amount * sizes // divisor if drawn else amount * -(-sizes // divisor)
         return np.where(sizes > 0, steps, 0), batch
