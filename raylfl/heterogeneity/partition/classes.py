@@ -8,6 +8,7 @@ non-IID partition of the FedAvg paper (McMahan et al., AISTATS 2017, Sec. 3).
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -110,10 +111,7 @@ class ExDir(Partition):
         check_min_size(self.min_size, samples.count, num_clients)
         owned = allocate_enough(self.classes, num_clients, samples.num_classes, rng)
         cap = samples.count / num_clients
-
-        def draw() -> Ints:
-            return dirichlet_counts(samples.class_sizes, self.alpha, owned, cap, rng)
-
+        draw = partial(dirichlet_counts, samples.class_sizes, self.alpha, owned, cap, rng)
         return deal(redraw(draw, self.min_size, self.alpha), samples.codes, rng)
 
 

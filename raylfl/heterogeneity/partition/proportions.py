@@ -8,6 +8,7 @@ federated visual classification", 2019).
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Literal
 
 import numpy as np
@@ -64,10 +65,7 @@ class Dirichlet(Partition):
     def assign(self, samples: Samples, num_clients: int, rng: np.random.Generator) -> Ints:
         cap = samples.count / num_clients if self.balance == "cap" else np.inf
         everyone = np.ones((num_clients, samples.num_classes), dtype=bool)
-
-        def draw() -> Ints:
-            return dirichlet_counts(samples.class_sizes, self.alpha, everyone, cap, rng)
-
+        draw = partial(dirichlet_counts, samples.class_sizes, self.alpha, everyone, cap, rng)
         check_min_size(self.min_size, samples.count, num_clients)
         if self.balance == "equal":  # no redraws are needed: all sizes become n/N
             return level(deal(draw(), samples.codes, rng), num_clients, rng)
