@@ -25,10 +25,8 @@ from typing_extensions import Doc as Doc
 
 from raylfl.errors import BadValue
 
-OneOrMore = Annotated[  # names, or groups with a class_path
-    list[str | dict[str, Any]], BeforeValidator(lambda given: [given] if isinstance(given, (str, dict)) else given)
-]
 T = TypeVar("T")
+OneOrMore = Annotated[list[T], BeforeValidator(lambda given: [given] if isinstance(given, (str, dict)) else given)]
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", type(None): "null"}
 LIMITS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal"}
 

@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from raylfl.components.options import Doc, Ge, Gt, Le, OneOrMore, Options
 from raylfl.config.components import make_typed
@@ -135,7 +135,8 @@ class LoggingConfig(Options):
     """`logging`: the folder of the runs, and records in addition to metrics.jsonl, which is always written."""
 
     loggers: Annotated[
-        OneOrMore, Doc("names (`csv`, `tensorboard`, `wandb`) and class paths; `metrics.jsonl` is always written")
+        OneOrMore[str | dict[str, Any]],  # names, or groups with a class_path
+        Doc("names (`csv`, `tensorboard`, `wandb`) and class paths; `metrics.jsonl` is always written"),
     ] = field(default_factory=list)
     dir: Annotated[
         str,

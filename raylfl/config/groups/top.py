@@ -3,12 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator
-
-from raylfl.components.options import Doc, Ge, Options
+from raylfl.components.options import Doc, Ge, OneOrMore, Options
 from raylfl.errors import BadValue
-
-Patterns = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
 
 
 def folder_name(key: str, value: str) -> None:
@@ -76,14 +72,14 @@ class ModelConfig(ComponentConfig):
     """`model`: the class of the model, its arguments, and the names of the parameters and buffers that travel."""
 
     trainable: Annotated[
-        Patterns | None,
+        OneOrMore[str] | None,
         Doc(
             "names of layers or parameters, with wildcards (`body.2`, `*lora*`): only these are trained and sent; "
             "null: all that the model trains"
         ),
     ] = None
     buffers: Annotated[
-        Patterns | None,
+        OneOrMore[str] | None,
         Doc(
             "names of buffers or layers, with wildcards (`*num_batches_tracked`): only these buffers travel; null: "
             "floating-point buffers in the state_dict, and with `local.buffers=local` all buffers in it"
