@@ -12,12 +12,13 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
 
 from raylfl.components.extras import require
+from raylfl.components.options import Doc, Ge, Le
 from raylfl.data import DATA
 from raylfl.data.base import data_missing, data_path, data_root
 from raylfl.data.image import ImageData, normalised
@@ -56,7 +57,7 @@ class ImageFolder(ImageData):
         path: str = "images",
         train: str = "train",
         test: str = "test",
-        size: int | None = None,
+        size: Annotated[int, Ge(1), Le(4096), Doc("the side of the images in pixels")] | None = None,
         grey: bool = False,
         augment: bool = False,
         mean: tuple[float, ...] = (0.5,),
@@ -64,8 +65,6 @@ class ImageFolder(ImageData):
         cache: str | None = None,
         root: str | None = None,
     ):
-        if size is not None and not 1 <= size <= 4096:
-            raise BadValue("size", got=size, need="1..4096 pixels, or null")
         if train == test:
             need = "a folder other than train, or test scores would be scores on training images"
             raise BadValue("test", got=test, need=need)
