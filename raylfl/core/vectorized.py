@@ -130,10 +130,9 @@ class VectorizedOracle(CohortOracle):
     def take(self, rows: slice, content: Any, t: int) -> tuple[Tensor, Tensor]:
         """As in `CohortOracle`, for modules without buffers."""
         x = self.params[rows]
-        losses = self.losses((x, [], tuple(part.unflatten(0, (len(x), -1)) for part in content)), t)
-        g = self.steps._row(self._gradients(losses), (len(x),))
+        taken = self.steps.reference((x, [], tuple(part.unflatten(0, (len(x), -1)) for part in content)), t)
         self.log.values = dict(self.rows.values)
-        return losses.detach(), g
+        return taken
 
     def prove(self, rows: slice, content: Any, t: int, seed: int) -> None:
         """Compares the step that `take` would take with the reference; raises Diverged if a result differs."""
@@ -342,9 +341,8 @@ class VectorizedOracle(CohortOracle):
             losses = call.step.gradients(call.content, self.flat.views(x), self.flat.views(g))
             return call._replace(x=x, losses=losses, g=g)
         buffers = [b.clone() for b in call.buffers_before]
-        losses = self.losses((x, buffers, tuple(part.clone() for part in call.content)), self.t)
-        g = self.steps._row(self._gradients(losses), (len(x),))
-        return call._replace(x=x, losses=losses.detach(), g=g, buffers_after=buffers, logged=dict(self.rows.values))
+        losses, g = self.steps.reference((x, buffers, tuple(part.clone() for part in call.content)), self.t)
+        return call._replace(x=x, losses=losses, g=g, buffers_after=buffers, logged=dict(self.rows.values))
 
 
 def names_of(tensors: Sequence[Tensor], module: nn.Module, kind: str = "_parameters") -> list[tuple[str, int]]:
