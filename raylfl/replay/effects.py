@@ -16,10 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from raylfl.replay.contents import leaves_of
-from raylfl.replay.proof import Outcome, same_bits
+from raylfl.replay.proof import INTEGERS, Outcome, same_bits
 
 LARGEST = 10_000  # entries; a larger array is compared by its identity
-INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}  # by bytes of an entry
 BY_IDENTITY = (type, FunctionType, ModuleType)
 
 
@@ -97,9 +96,8 @@ def checksum(tensor: Tensor) -> int:
     part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     if not storage_of(part):
         return 0
-    integers = torch.int64 if part.element_size() >= 8 else INTEGERS[part.element_size()]
     flat = part.detach().resolve_conj().resolve_neg().reshape(-1)
-    return int(flat.view(integers).sum(dtype=torch.int64))
+    return int(flat.view(INTEGERS.get(part.itemsize, torch.int64)).sum(dtype=torch.int64))
 
 
 def storage_of(tensor: Tensor) -> int:
