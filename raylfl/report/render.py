@@ -3,7 +3,7 @@
 import csv
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -108,14 +108,14 @@ def to_csv(table: ReportTable) -> str:
             else:
                 record[column.key] = cell
         records.append(record)
-    head = list(dict.fromkeys(key for record in records for key in record))
-    return csv_text(head, [[record.get(key, "") for key in head] for record in records])
+    return csv_text(records)
 
 
-def csv_text(head: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
-    """Lines of cells as CSV, below `head`; a text that a spreadsheet would evaluate gets a leading apostrophe."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([[_inert(cell) for cell in line] for line in (head, *lines)])
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as CSV, below the keys of all; a text that a spreadsheet would evaluate gets a leading apostrophe."""
+    text, head = io.StringIO(), list(dict.fromkeys(key for row in rows for key in row))
+    lines = [head, *([row.get(key, "") for key in head] for row in rows)]
+    csv.writer(text, lineterminator="\n").writerows([[_inert(cell) for cell in line] for line in lines])
     return text.getvalue()
 
 

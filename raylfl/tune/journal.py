@@ -7,7 +7,6 @@ that the scheduler stopped or that failed.
 import json
 import math
 import os
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -207,15 +206,11 @@ def write_tables(sweep: Sweep, folder: Path, journal: Journal) -> list[SettingRo
         head = {"rank": rank, "setting": row.trial.setting, **values, "seeds": len(row.runs)}
         settings.append({**head, "finished": row.finished_runs, "rounds": row.rounds, score: row.score.mean})
         settings[-1]["std"] = row.score.std
-    _write(folder / "runs.csv", sorted(runs, key=lambda run: run["setting"]))
-    _write(folder / "settings.csv", settings)
+    runs.sort(key=lambda run: run["setting"])
+    for name, table in (("runs.csv", runs), ("settings.csv", settings)):
+        cells = [{key: _cell(value) for key, value in line.items()} for line in table]
+        atomic_write(folder / name, csv_text(cells))
     return rows
-
-
-def _write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Writes a table as CSV; rows: column -> cell, the same columns in each."""
-    lines = [[_cell(value) for value in row.values()] for row in rows]
-    atomic_write(path, csv_text(list(rows[0]) if rows else [], lines))
 
 
 def _cell(value: Any) -> Any:
