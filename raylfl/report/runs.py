@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import yaml
+from pydantic import TypeAdapter
 
 from raylfl.config.identity import flatten, identity
 from raylfl.config.text import FORMAT, KEY, refuse_other
@@ -125,7 +126,7 @@ class RunRecord:
     @cached_property
     def client_names(self) -> list[str] | None:
         """The names of the clients in order; None if the data give none, or the record cannot be read."""
-        return self._json(CLIENT_NAMES, _names)
+        return self._json(CLIENT_NAMES, TypeAdapter(list[str]).validate_python)
 
     def _json(self, name: str, read: Callable[[Any], T | None]) -> T | None:
         """What `read` makes of the content of the file `name`.
@@ -341,12 +342,6 @@ def _class_counts(content: Any) -> tuple[list[str], Ints] | None:
     if counts.dtype.kind != "i" or counts.shape != (len(counts), len(names)) or counts.min() < 0:
         raise ValueError("the counts are not a table of whole numbers")
     return names, counts
-
-
-def _names(content: Any) -> list[str]:
-    if not (isinstance(content, list) and all(isinstance(name, str) for name in content)):
-        raise ValueError("no list of names")
-    return content
 
 
 def _columns(rows: Sequence[dict[str, Any]]) -> tuple[Ints, dict[str, Floats]]:
