@@ -243,22 +243,6 @@ def new_run_directory(experiment: Experiment, quiet: bool) -> Iterator[RunDirect
 Rounds = Generator[Progress, str | None, None]  # sending a reason to the generator ends the run early
 
 
-@contextmanager
-def _with_resume_hint(run_dir: RunDirectory) -> Iterator[None]:
-    """A context that adds the `raylfl resume` command to errors, except to those that say what to do."""
-    from raylfl.runtime.records.files import Displaced
-    from raylfl.runtime.session import Interrupted
-
-    try:
-        yield
-    except (Interrupted, Displaced):
-        raise
-    except (Exception, KeyboardInterrupt) as error:
-        if run_dir.path.is_dir():
-            error.add_note(f"raylfl resume {run_dir.address} continues it")
-        raise
-
-
 def rounds_of(experiment: Experiment, run_dir: RunDirectory, again: bool, paced: bool) -> Rounds:
     """Yields the progress of a run after each round; a reason (a text) sent to the generator ends the run early.
 
@@ -293,10 +277,15 @@ def rounds_of(experiment: Experiment, run_dir: RunDirectory, again: bool, paced:
 def carry_out(
     experiment: Experiment, run_dir: RunDirectory, again: bool, watch: Watch | None, callbacks: Sequence[Callback]
 ) -> Result:
-    """Executes a run in its directory; again: whether it is resumed. The other arguments are those of `run`."""
-    from raylfl.python.console import Watcher
+    """Executes a run in its directory; again: whether it is resumed. The other arguments are those of `run`.
 
-    with _with_resume_hint(run_dir):
+    Errors get a note with the `raylfl resume` command, except those that say what to do.
+    """
+    from raylfl.python.console import Watcher
+    from raylfl.runtime.records.files import Displaced
+    from raylfl.runtime.session import Interrupted
+
+    try:
         for callback in callbacks:
             callback.on_run_start(experiment.config, run_dir.path)
         if isinstance(watch, Watcher):
@@ -312,6 +301,12 @@ def carry_out(
                     watch(progress)
                 new = progress.params
                 reason = None if new is None else reason_to_stop(callbacks, progress.metrics, new)
+    except (Interrupted, Displaced):
+        raise
+    except (Exception, KeyboardInterrupt) as error:
+        if run_dir.path.is_dir():
+            error.add_note(f"raylfl resume {run_dir.address} continues it")
+        raise
     result = result_of(experiment.config, run_dir)
     for callback in callbacks:
         callback.on_run_end(result)
