@@ -2,11 +2,9 @@
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
-
-import numpy as np
 
 from raylfl.components.options import Doc, Ge, Options
 from raylfl.diagnostics.metric_names import Better, check_target, direction
@@ -74,10 +72,6 @@ class Score(Options):
         for r, value in zip(run.rounds, run.column(self.metric), strict=True):
             running.update({"round": int(r), self.metric: float(value)})
         return running.value if self.target is None or running.reached is not None else None
-
-    def mean(self, scores: Iterable[float | None]) -> float:
-        """The mean score over a setting's seeds; a seed that diverged (None) has the worst score."""
-        return float(np.mean([self.worst if score is None else score for score in scores]))
 
 
 class RunningScore:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import ray
 from ray import tune
 
@@ -165,4 +166,4 @@ def report(job: TrialJob, until: int, parts: Sequence[tuple[int, Scores]]) -> di
     if None in scores:
         return None
     ended = set(scores) == {job.score.worst} or done < until or until == job.rounds
-    return {SCORE: job.score.mean(scores), TIME: job.rounds if ended else done, "done": ended}
+    return {SCORE: float(np.array(scores, dtype=np.float64).mean()), TIME: job.rounds if ended else done, "done": ended}

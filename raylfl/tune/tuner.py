@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 from ray import tune
 from ray.tune import Callback
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
@@ -195,7 +196,7 @@ class SweepRun(Callback):
         means = list(zip(*columns, strict=False))  # up to the shortest, which has not ended
         if self.end_of(trial).state in (OPEN, FAILED):
             means = means[:-1]
-        return [(done, score.mean(scores)) for done, scores in enumerate(means, 1) if None not in scores]
+        return [(done, float(np.mean(scores))) for done, scores in enumerate(means, 1) if None not in scores]
 
     def end(self, trial_id: str, last: Mapping[str, Any] | None, error: str = "") -> str:
         """Records the end of a trial, with its last report to Ray Tune; returns a line about it for the user."""
