@@ -14,7 +14,6 @@ from rich.table import Table
 from raylfl.cli import main
 from raylfl.cli.commands import KINDS
 from raylfl.config.find import FOLDERS, config_names
-from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.config.load import load_config
 from raylfl.config.registries import KINDS as REGISTERED
 from raylfl.python.api import Progress
@@ -35,16 +34,9 @@ def lines_of(path):
 
 def test_a_message_of_a_run_is_one_line_in_a_file(tmp_path, capsys):
     message = "worker 2 was lost " * 20
-    parts = SimpleNamespace(
-        config=SimpleNamespace(
-            top=SimpleNamespace(rounds=9),
-            resolved={"algorithm": {"name": "fedavg"}},
-            runtime=RuntimeConfig(backend="local"),
-        ),
-        clients=2,
-    )
+    parts = SimpleNamespace(config=SimpleNamespace(top=SimpleNamespace(rounds=9)))
     Watcher()(Progress(parts, tmp_path, {"round": 0, "time/round": 0.1}, [message], None))
-    assert message.strip() in capsys.readouterr().out.splitlines()[1]
+    assert message.strip() in capsys.readouterr().out.splitlines()[0]
 
 
 def test_texts_are_printed_as_they_are_and_control_characters_as_escapes(capsys):

@@ -84,7 +84,6 @@ class Watcher:
     def __init__(self) -> None:
         self.console = console(markup=False)
         self._live: Progress | Status | None = None  # the display below the printed lines
-        self._run: Path | None = None
         self._task: Any = None
         self._resumed = False  # whether the rounds before a checkpoint follow
         self._last_line = 0.0
@@ -106,8 +105,6 @@ class Watcher:
 
     def __call__(self, progress: RunProgress) -> None:
         total = progress.experiment.config.top.rounds
-        if progress.run_dir != self._run:
-            self.start(progress.experiment, progress.run_dir, progress.resumed)
         if self._resumed:  # the rounds before the checkpoint follow at once
             self._resumed, self._last_line = False, time.monotonic()
         for message in progress.messages:
@@ -149,7 +146,7 @@ class Watcher:
     def start(self, experiment: Experiment, run_dir: Path, resumed: bool) -> None:
         """Shows a run before its first round."""
         self.__exit__()
-        self._run, self._latest, self._resumed = run_dir, {}, resumed
+        self._latest, self._resumed = {}, resumed
         name, total = experiment.config.resolved["algorithm"]["name"], experiment.config.top.rounds
         runtime = experiment.config.runtime
         processes = ", 1 process" if runtime.backend == "local" else ""  # a later line names Ray's workers
