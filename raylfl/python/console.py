@@ -22,7 +22,6 @@ from raylfl.python.control import in_notebook
 if TYPE_CHECKING:
     from raylfl.experiment.parts import Experiment
     from raylfl.python.control import Progress as RunProgress
-    from raylfl.runtime.profile import Candidate
 
 PLAIN_SECONDS = 2.0  # time between progress lines without a terminal
 UNFOLDED = 10_000  # width without a terminal: one line per table row, for grep and awk
@@ -214,39 +213,3 @@ def rows_table(rows: Sequence[dict[str, Any]]) -> None:
 def _numbers(values: Sequence[Any]) -> list[str]:
     fractions = any(isinstance(v, float) and not v.is_integer() for v in values)
     return [f"{v:.{3 if fractions else 0}f}" if isinstance(v, float) else str(v) for v in values]
-
-
-def profile_tables(timings: Sequence[Candidate], kernels: Sequence[dict[str, Any]]) -> None:
-    """Prints the results of `raylfl.runtime.profile.profile`: forms of the gradient oracle, and kernels."""
-    best, rule = timings[0], next(t for t in timings if t.rule)
-    forms = [
-        {
-            "setting": t.setting + ("  (auto)" if t.rule else ""),
-            "ms": 1e3 * t.median,
-            "fastest": 1e3 * min(t.seconds),
-            "slowest": 1e3 * max(t.seconds),
-            "local steps/s": round(t.steps_per_round / t.median),
-        }
-        for t in timings
-    ]
-    say("Forms of the gradient oracle, one process, median rounds:")
-    rows_table(forms)
-    say("\nA round of the fastest:")
-    rows_table([{"phase": n, "ms": 1e3 * s, "% of the round": 100 * s / best.median} for n, s in best.phases.items()])
-    say("\nIts kernels:")
-    rows_table(kernels)
-    if best.rule:
-        say("\nThe rule's choice is the fastest here: leave both at auto.")
-    else:
-        say(f"\nFaster here than the rule's choice, by {rule.median / best.median:.2f}x: {best.setting}")
-
-
-def participation_line(rows: Sequence[dict[str, Any]], count: int) -> str:
-    """A summary of the rows of participation.jsonl: `100 rounds, 4.97 of 20 clients sampled in each, ...`."""
-    sampled = sum(len(row["cohort"]) for row in rows)
-    lost = sum(not arrived for row in rows for arrived in row["received"])
-    empty = sum(not row["cohort"] for row in rows)
-    return (
-        f"{len(rows)} rounds, {sampled / max(len(rows), 1):.3g} of {count} clients sampled in each, "
-        f"{lost / max(sampled, 1):.0%} of uploads lost, {empty} empty rounds"
-    )
