@@ -75,21 +75,19 @@ class Worker:
             allow_single_samples(module)
         self.recorder.attach(module)
         steps = InnermostSteps(module)
-        self.flat: FlatModule
-        if sharded is not None:
-            self.flat, self.layout = sharded, "contiguous"
-        else:
+        if sharded is None:
             self.layout = layout_for(module, self.device, setup, lambda: innermost_step(steps, setup, self.recorder))
             travels = travelling(module, setup.model.buffers, setup.whole_buffers)
             self.flat = FlatModule(module, setup.torch_dtype, self.device, self.layout == "channels_last", travels)
+        else:
+            self.flat, self.layout = sharded, "contiguous"
         self.evaluator = Evaluator(module, self.recorder)
         self.whole = frozenset(kind for kind in ("test", "val", "train") if self.evaluator.whole(kind))
         self.training = Training(self.flat, self.recorder, setup.rule.clip_norm, setup.accumulate)
         self.rule = replace(setup.rule, clip_norm=None) if self.training.gradients.clips else setup.rule
-        if sharded is not None:
-            self.attributes = Attributes(module, [partial(sharded.ranks.together, "restore")])
-        else:
-            self.attributes = Attributes(module, make=partial(make_module, setup.model, setup.seed))
+        also = [] if sharded is None else [partial(sharded.ranks.together, "restore")]
+        make = partial(make_module, setup.model, setup.seed) if sharded is None else None
+        self.attributes = Attributes(module, also, make)
         self.initial = self._initial()
         self._initial_buffers = self.initial.buffers.to(self.device)
         images_last = self.layout != "contiguous"  # faster for any layout of the weights
@@ -276,14 +274,10 @@ class Worker:
         moments = states.pop(MOMENTS, broadcast.pop(MOMENTS, None))
         self.flat.module.train()
         self.attributes.restore()
-        per_epoch = self._steps_per_epoch(task)
         oracles = {self.loop, oracle}
         for each in oracles:
             each.ways.clear()
-        optimizer = self.local_optimizer(per_epoch)
-        with LocalObserver(self.training, len(task.clients), optimizer, task.steps[0], per_epoch) as observer:
-            result = self._solve(task, oracle, broadcast, states, observer, optimizer, moments)
-            logged = observer.log.results()
+        result, logged = self._solve(task, oracle, broadcast, states, moments)
         ways = sum((each.ways for each in oracles), Counter[GradientMode]())
         self.unchanged.check(task.round)
         if rows.shape[1]:
@@ -337,11 +331,6 @@ class Worker:
         rows_of = range(len(task.clients)) if states else ()
         return TaskResult(reports, uploads, [{n: v[k : k + 1] for n, v in states.items()} for k in rows_of], sums)
 
-    def _steps_per_epoch(self, task: Task) -> int:
-        """The number of local steps in one pass over the data of the task's first client."""
-        count, samples = len(self.setup.trained_on(task.clients[0])), task.batch_sizes[0] * self.setup.accumulate
-        return max(1, -(-count // samples)) if samples > 0 else 1
-
     def _states(self, client_states: ClientStates) -> State:
         if not isinstance(client_states, dict):
             fresh = self.setup.fresh_state(self.initial)
@@ -354,35 +343,38 @@ class Worker:
         oracle: LoopOracle | CohortOracle,
         broadcast: State,
         states: State,
-        observer: LocalObserver,
-        optimizer: LocalOptimizer,
         moments: Tensor | None,
-    ) -> LocalResult:
-        setup = self.setup
+    ) -> tuple[LocalResult, Deferred[dict[str, Floats]]]:
+        """The result of a task's local steps, and the values that the module logs in them (`TrainingLog.results`)."""
+        setup, owned = self.setup, len(self.setup.trained_on(task.clients[0]))
+        per_epoch = max(1, -(-owned // max(1, task.batch_sizes[0] * setup.accumulate)))
         if setup.merged:
             local_work = merged_work(setup, task, oracle, self.train, self.measures)
         else:
             local_work = cohort_work(setup, task, oracle, self.train)
-        local_work = local_work.accumulated(setup.accumulate, observer.after_batch)
+        optimizer = self.local_optimizer(per_epoch)
 
         def seeds(t: int, row: int) -> int:
             return keyed_int(setup.seed, "module", task.round, task.clients[row], t)
 
-        return run_local(
-            self.algorithm,
-            local_work.oracle,
-            local_work.batches,
-            seeds,
-            broadcast,
-            states,
-            local_work.work,
-            self.rule,
-            local_work.full,
-            optimizer,
-            moments,
-            observer,
-            setup.drift,
-        )
+        with LocalObserver(self.training, len(task.clients), optimizer, task.steps[0], per_epoch) as observer:
+            local_work = local_work.accumulated(setup.accumulate, observer.after_batch)
+            result = run_local(
+                self.algorithm,
+                local_work.oracle,
+                local_work.batches,
+                seeds,
+                broadcast,
+                states,
+                local_work.work,
+                self.rule,
+                local_work.full,
+                optimizer,
+                moments,
+                observer,
+                setup.drift,
+            )
+            return result, observer.log.results()
 
     def local_optimizer(self, steps_per_epoch: int = 1) -> LocalOptimizer:
         """The local optimizer of a client; if `local.optimizer` is `module`, a new one from the module.
