@@ -1,7 +1,7 @@
 """Set-up functions of a worker: for the module, the memory layout of images, the device and the precision."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -59,8 +59,12 @@ def make_module(model: ModelConfig, seed: int, mesh: Any = None) -> Any:
             f"model {type(module).__name__} uses manual optimization, which federated local steps cannot follow"
         )
     refuse(module)
-    if model.trainable is not None:
-        freeze_others(module, model.trainable)
+    if model.trainable is not None:  # freezes the other parameters
+        names = [name for name, p in module.named_parameters() if p.requires_grad]
+        need = f"names or patterns of what {type(module).__name__} trains"
+        trained = matching(model.trainable, names, "model.trainable", need)
+        for name, p in module.named_parameters():
+            p.requires_grad_(p.requires_grad and name in trained)
     return module
 
 
@@ -68,15 +72,6 @@ def _no_module(model: ModelConfig, cls: type) -> BadConfig:
     other = any(base.__module__.startswith("pytorch_lightning.") for base in cls.__mro__)
     hint = " of lightning.pytorch (this one is of pytorch_lightning: import lightning.pytorch instead)" if other else ""
     return BadConfig(f"model.class_path={model.class_path or model.name}, but must be a LightningModule{hint}")
-
-
-def freeze_others(module: torch.nn.Module, patterns: Sequence[str]) -> None:
-    """Freezes the parameters whose names match no pattern; raises BadValue for a pattern that matches none of them."""
-    names = [name for name, p in module.named_parameters() if p.requires_grad]
-    need = f"names or patterns of what {type(module).__name__} trains"
-    trained = matching(patterns, names, "model.trainable", need)
-    for name, p in module.named_parameters():
-        p.requires_grad_(p.requires_grad and name in trained)
 
 
 def innermost_step(steps: InnermostSteps, setup: WorkerSetup, recorder: Recorder) -> Innermost | None:
