@@ -34,13 +34,18 @@ class BestRound:
     def update(self, metrics: dict[str, Any]) -> bool:
         """Takes a finished round into account; returns whether it is the best one so far.
 
-        Raises BadValue for a misspelt name (`refuse_misspelt`).
+        Whether other metrics than `algo/...` will be measured is known before a run. Raises BadValue for an `algo/...`
+        that round 0 lacks, whose name is nearly that of one in its metrics.
         """
         if self.metric is None:
             return False
         value = metrics.get(self.metric)
         if value is None:
-            refuse_misspelt(self.key, self.metric, metrics)
+            names = [name for name in metrics if name.startswith("algo/")]
+            first = self.metric.startswith("algo/") and metrics["round"] == 0
+            if first and (hint := did_you_mean(self.metric, names, cutoff=0.85)):
+                need = f"one that is recorded: {', '.join(names)}"
+                raise BadValue(self.key, got=self.metric, need=need, hint=hint)
             return False
         better = math.isnan(self.value) or (value > self.value if self.higher else value < self.value)
         if better:
@@ -70,13 +75,3 @@ class EarlyStop(BestRound):
                 best = f"{self.value:.6g} of round {self.round}"
                 self.reason = f"{self.metric} has not improved on {best} for {patience} rounds"
         return better
-
-
-def refuse_misspelt(key: str, metric: str, metrics: dict[str, Any]) -> None:
-    """Raises BadValue for a metric `algo/...` that round 0 lacks, whose name is nearly that of one in its `metrics`.
-
-    Whether other metrics will be measured is known before a run. key: the config key that names the metric.
-    """
-    names = [name for name in metrics if name.startswith("algo/")]
-    if metric.startswith("algo/") and metrics["round"] == 0 and (hint := did_you_mean(metric, names, cutoff=0.85)):
-        raise BadValue(key, got=metric, need=f"one that is recorded: {', '.join(names)}", hint=hint)
