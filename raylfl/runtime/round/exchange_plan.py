@@ -39,23 +39,16 @@ class ExchangePlan:
             order = np.concatenate(list(self.nodes.values()))
             self.exchange = tuple(m.rows_of(order, order) for m in mixings)
             self.out = {b: {ALL: np.arange(len(nodes))} for b, nodes in self.nodes.items()}
-        else:
-            self._choose(block)
-
-    def _choose(self, block: Ints) -> None:
-        """Determines the rows that each block needs from each other block.
-
-        block: the number of the block of each node in the cohort [C].
-        """
-        row = np.zeros(len(block), dtype=np.int64)
+            return
+        place = np.zeros(len(block), dtype=np.int64)  # of a node of the cohort among those of its block
         for nodes in self.nodes.values():
-            row[nodes] = np.arange(len(nodes))
+            place[nodes] = np.arange(len(nodes))
         for b, nodes in self.nodes.items():
             needs = self.needs[b] = np.unique(np.concatenate([m.needs(nodes) for m in self.mixings]))
             for c in np.unique(block[needs]).tolist():
                 if c != b:
                     self.into[b][c] = np.flatnonzero(block[needs] == c)
-                    self.out[c][b] = row[needs[self.into[b][c]]]
+                    self.out[c][b] = place[needs[self.into[b][c]]]
 
     def parts(self, b: int) -> tuple[MixingRows, ...]:
         """The rows of the mixing matrices that give the new rows of block b, one `MixingRows` per matrix.
