@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 import raylfl
 from raylfl.config.load import load_config
 from raylfl.experiment.assemble import assemble
-from raylfl.runtime.round.diversity import diversity_metrics
+from raylfl.runtime.round.measure import diversity_metrics
 from tests.runtime.measured import walk
 
 
