@@ -267,6 +267,20 @@ def fresh(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def here(fresh):
+    """The empty working directory, whose modules can be imported."""
+    sys.path.insert(0, str(fresh))
+    return fresh
+
+
+@pytest.fixture
+def mine(here):
+    """The working directory with the components of tests/mine.py as a user's module."""
+    (here / "mine.py").write_text((HERE / "mine.py").read_text())
+    return here
+
+
+@pytest.fixture
 def call(fresh, capsys):
     """main() in this process: (exit code, stdout, stderr)."""
 

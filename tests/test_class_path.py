@@ -4,7 +4,6 @@ import json
 import re
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,7 +17,6 @@ from raylfl.core.algorithm import Algorithm
 from raylfl.errors import BadConfig
 from tests.test_cli import PLAIN
 
-MINE = (Path(__file__).parent / "mine.py").read_text()
 MISSPELT = """
 from raylfl.algorithms.fedavg import FedAvg
 
@@ -46,27 +44,19 @@ SHIPPED = [
 
 
 @pytest.fixture
-def here(fresh):
-    """A working directory with a user's modules."""
-    (fresh / "mine.py").write_text(MINE)
-    sys.path.insert(0, str(fresh))
-    return fresh
-
-
-@pytest.fixture
-def elsewhere(here, monkeypatch):
+def elsewhere(mine, monkeypatch):
     """`elsewhere(folder)`: from now on as in a new process that has only this working directory."""
 
     def go(folder):
         folder.mkdir(exist_ok=True)
         monkeypatch.chdir(folder)
-        monkeypatch.setattr(sys, "path", [place for place in sys.path if place not in ("", str(here))])
+        monkeypatch.setattr(sys, "path", [place for place in sys.path if place not in ("", str(mine))])
         monkeypatch.delitem(sys.modules, "mine")
 
     return go
 
 
-def test_copies_of_shipped_components_give_the_same_bits_and_the_saved_config_the_same_run(here):
+def test_copies_of_shipped_components_give_the_same_bits_and_the_saved_config_the_same_run(mine):
     ours, shipped = raylfl.run("digits", [*SMALL, *OWN]), raylfl.run("digits", [*SMALL, *SHIPPED])
     assert torch.equal(ours.params, shipped.params)
     assert (ours.run_dir / "participation.jsonl").read_text() == (shipped.run_dir / "participation.jsonl").read_text()
@@ -77,25 +67,25 @@ def test_copies_of_shipped_components_give_the_same_bits_and_the_saved_config_th
     assert torch.equal(raylfl.run(ours.run_dir / "config.yaml").params, ours.params)
 
 
-def test_another_process_resumes_a_run_of_own_components(here, elsewhere, capsys):
+def test_another_process_resumes_a_run_of_own_components(mine, elsewhere, capsys):
     first = raylfl.run("digits", [*SMALL, *OWN, "logging.id=a", "rounds=2"])
-    elsewhere(here)
+    elsewhere(mine)
     assert main(["resume", str(first.run_dir), "rounds=3"]) == 0
     assert capsys.readouterr().err == ""
     longer = torch.load(first.run_dir / "final.pt", weights_only=True)["params"]
     assert torch.equal(longer, raylfl.run("digits", [*SMALL, *SHIPPED]).params)
 
 
-def test_without_its_module_a_run_cannot_be_resumed_and_the_message_says_what_is_missing(here, elsewhere, capsys):
+def test_without_its_module_a_run_cannot_be_resumed_and_the_message_says_what_is_missing(mine, elsewhere, capsys):
     first = raylfl.run("digits", [*SMALL, "algorithm.class_path=mine.Sprung", "rounds=1"])
-    elsewhere(here / "elsewhere")
+    elsewhere(mine / "elsewhere")
     assert main(["resume", str(first.run_dir), "rounds=3"]) == 2
     said = capsys.readouterr().err
     assert "algorithm.class_path=mine.Sprung" in said
     assert "looked for in the working directory" in said
 
 
-def test_a_class_that_only_this_process_can_import_causes_a_warning(here):
+def test_a_class_that_only_this_process_can_import_causes_a_warning(mine):
     @dataclass
     class Passing(FedProx):
         """A class defined in a function."""
@@ -104,7 +94,7 @@ def test_a_class_that_only_this_process_can_import_causes_a_warning(here):
     assert "the run cannot be resumed from its config alone" in (result.run_dir / "log.txt").read_text()
 
 
-def test_a_class_with_abstract_methods_is_refused(here):
+def test_a_class_with_abstract_methods_is_refused(mine):
     @dataclass
     class Unfinished(Algorithm):
         """An algorithm without its methods."""
@@ -113,15 +103,15 @@ def test_a_class_with_abstract_methods_is_refused(here):
         raylfl.run("digits", algorithm=Unfinished)
 
 
-def test_each_misspelt_hook_is_warned_of_once_at_the_command_line(here):
-    (here / "mine.py").write_text(MISSPELT)
+def test_each_misspelt_hook_is_warned_of_once_at_the_command_line(mine):
+    (mine / "mine.py").write_text(MISSPELT)
     with pytest.warns(UserWarning, match=r"^Misspelt\.") as seen:
         assert main(["run", "ridge", "algorithm=mine.Misspelt", "rounds=1", *SMALL[2:]]) == 0
     places = [(warning.filename, warning.lineno, str(warning.message).split()[0]) for warning in seen]
-    assert places == [(str(here / "mine.py"), 5, f"Misspelt.{name}") for name in ("empty_rounds", "own_steps")]
+    assert places == [(str(mine / "mine.py"), 5, f"Misspelt.{name}") for name in ("empty_rounds", "own_steps")]
 
 
-def test_a_later_layer_with_another_class_replaces_the_group_and_a_dot_makes_a_class_path(here):
+def test_a_later_layer_with_another_class_replaces_the_group_and_a_dot_makes_a_class_path(mine):
     config = {"algorithm": {"class_path": "mine.Sprung", "mu": 0.3}}
     assert load_config(config, ["algorithm.gamma=2"]).algorithm.mu == 0.3
     assert load_config(config, ["algorithm.name=fedprox"]).algorithm.mu == 0.01
@@ -130,7 +120,7 @@ def test_a_later_layer_with_another_class_replaces_the_group_and_a_dot_makes_a_c
     assert load_config({"algorithm": "mine.Sprung"}).resolved["algorithm"]["class_path"] == "mine.Sprung"
 
 
-def test_a_component_needs_only_the_methods_without_a_default(here, capsys):
+def test_a_component_needs_only_the_methods_without_a_default(mine, capsys):
     given = ["participation.class_path=mine.Pairs", "link.class_path=mine.Half"]
     result = raylfl.run("digits", [*SMALL, *given])
     cohorts = [json.loads(line)["cohort"] for line in (result.run_dir / "participation.jsonl").read_text().splitlines()]
@@ -142,7 +132,7 @@ def test_a_component_needs_only_the_methods_without_a_default(here, capsys):
 
 
 @pytest.mark.parametrize("given", [{}, {"gamma": "0.5", "shrink": 0.5, "mu": 0.3}])
-def test_the_saved_config_of_a_class_that_changes_its_options_has_the_given_ones(here, given):
+def test_the_saved_config_of_a_class_that_changes_its_options_has_the_given_ones(mine, given):
     config = {"base": "digits", "algorithm": {"class_path": "mine.Shrinking", **given}}
     result = raylfl.run(config, SMALL)
     saved = yaml.safe_load((result.run_dir / "config.yaml").read_text())["algorithm"]
@@ -156,7 +146,7 @@ def test_the_saved_config_of_a_class_that_changes_its_options_has_the_given_ones
     assert torch.equal(raylfl.run(result.run_dir / "config.yaml", ["rounds=3"]).params, result.params)
 
 
-def test_an_instance_whose_class_changes_its_options_is_refused(here):
+def test_an_instance_whose_class_changes_its_options_is_refused(mine):
     from mine import Shrinking
 
     with pytest.raises(BadConfig, match=r"Shrinking changes its option gamma when it is made.*\(algorithm.gamma=...\)"):
@@ -180,6 +170,6 @@ def test_an_instance_whose_class_changes_its_options_is_refused(here):
         ("participation={name: uniform, size: 2, availability: {class_path: mine.Some}}", "an availability process"),
     ],
 )
-def test_mistakes_are_refused_with_key_value_and_remedy(here, setting, words):
+def test_mistakes_are_refused_with_key_value_and_remedy(mine, setting, words):
     with pytest.raises(BadConfig, match=re.escape(words)):
         load_config("digits", re.split(r" (?=[\w.]+=)", setting))

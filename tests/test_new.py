@@ -17,12 +17,6 @@ ROOT = Path(__file__).resolve().parents[1]
 GROUPS = {"algorithm": "algorithms", "partition": "partitions", "link": "links", "model": "models"}
 
 
-@pytest.fixture
-def here(fresh):
-    sys.path.insert(0, str(fresh))
-    return fresh
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_written_passes_at_once(here, kind):
     name = f"Brand{kind.title()}"

@@ -14,7 +14,7 @@ from raylfl.config.json_schema import config_schema
 from raylfl.config.load import load_config
 from raylfl.config.registries import KINDS
 from raylfl.errors import BadConfig
-from tests.test_class_path import MINE
+from tests.conftest import HERE
 from tests.test_cli import PLAIN
 
 SMALL = ["rounds=3", "num_clients=4", "logging.report=false", "runtime.backend=local", "eval.every=2", *PLAIN]
@@ -42,16 +42,8 @@ def installed(fresh):
     """A working directory, and installed packages with a plug-in of every kind."""
     site = fresh / "site"
     install(site, "raylfl-parts", "0.3", ENTRIES)
-    (site / "parts_of_another.py").write_text(MINE)
+    (site / "parts_of_another.py").write_text((HERE / "mine.py").read_text())
     sys.path.insert(0, str(site))
-    return fresh
-
-
-@pytest.fixture
-def own(fresh):
-    """The same classes as a file in the working directory."""
-    (fresh / "mine.py").write_text(MINE)
-    sys.path.insert(0, str(fresh))
     return fresh
 
 
@@ -124,12 +116,12 @@ def test_raylfls_own_names_are_found_without_searching_packages(monkeypatch):
     load_config("digits", ["algorithm=focus", "logging.loggers=[csv]"])
 
 
-def test_list_shows_the_classes_of_a_module_with_their_options(own, capsys):
+def test_list_shows_the_classes_of_a_module_with_their_options(mine, capsys):
     assert main(["list", "mine"]) == 0
     said = capsys.readouterr().out
     for name, kind in {"Sprung": "algorithms", "Skewed": "partitions", "Net": "models", "Points": "data"}.items():
         (line,) = [line for line in said.splitlines() if line.startswith(f"mine.{name} ")]
-        assert line.endswith(f"{kind}: {own}/mine.py")
+        assert line.endswith(f"{kind}: {mine}/mine.py")
     assert "a number >= 0, the stiffness; default 0.5" in said
     assert main(["list", "mine.Lines"]) == 0
     assert "Writes rounds as lines" in capsys.readouterr().out
@@ -139,7 +131,7 @@ def test_list_shows_the_classes_of_a_module_with_their_options(own, capsys):
     ("what", "words"),
     [("mine.Sprang", "did you mean Sprung?"), ("nothing", "invalid choice: 'nothing'"), ("json", "no component")],
 )
-def test_list_refuses_classes_that_are_no_components(own, capsys, what, words):
+def test_list_refuses_classes_that_are_no_components(mine, capsys, what, words):
     assert main(["list", what]) == 2
     assert words in capsys.readouterr().err
 
@@ -153,15 +145,15 @@ def test_list_shows_types_in_words_and_says_why_a_module_cannot_be_imported(tmp_
     assert "a value per client; default 0.0" in capsys.readouterr().out
 
 
-def test_a_logger_may_be_a_users_class_or_any_of_lightnings(own):
-    mine = {"class_path": "mine.Lines", "init_args": {"word": "done"}}
+def test_a_logger_may_be_a_users_class_or_any_of_lightnings(mine):
+    ours = {"class_path": "mine.Lines", "init_args": {"word": "done"}}
     theirs = {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"name": "theirs", "version": "0"}}
-    config = {"base": "digits", "logging": {"loggers": ["mine.Lines", mine, theirs]}}
+    config = {"base": "digits", "logging": {"loggers": ["mine.Lines", ours, theirs]}}
     result = raylfl.run(config, SMALL)
     assert (result.run_dir / "lines.txt").read_text().split().count("done") == 3
     assert (result.run_dir / "theirs" / "0" / "metrics.csv").read_text().count("\n") == 4
     saved = yaml.safe_load((result.run_dir / "config.yaml").read_text())
-    assert saved["logging"]["loggers"] == ["mine.Lines", mine, theirs]
+    assert saved["logging"]["loggers"] == ["mine.Lines", ours, theirs]
 
 
 @pytest.mark.parametrize(
@@ -175,7 +167,7 @@ def test_a_logger_may_be_a_users_class_or_any_of_lightnings(own):
         ("mlflow", "logging.loggers=mlflow"),
     ],
 )
-def test_a_logger_that_cannot_be_made_is_refused_before_the_run(own, logger, words):
+def test_a_logger_that_cannot_be_made_is_refused_before_the_run(mine, logger, words):
     with pytest.raises(BadConfig, match=re.escape(words)):
         raylfl.run("digits", [*SMALL, f"logging.loggers=[{logger}]"])
-    assert not (own / "runs").exists()
+    assert not (mine / "runs").exists()

@@ -1,6 +1,5 @@
 """The tutorials work: every command is executed, and every output compared."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,15 +12,9 @@ ROOT = Path(__file__).resolve().parents[2]
 TUTORIALS = sorted((ROOT / "docs/tutorials").glob("*.md"))
 
 
-@pytest.fixture
-def here(fresh, one_core):
-    sys.path.insert(0, str(fresh))
-    return fresh
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["first-run", "own-algorithm", "own-model-and-data", also("paper"), also("sweep")])
-def test_a_tutorial_prints_what_its_page_shows(here, name, undrawn, monkeypatch):
+def test_a_tutorial_prints_what_its_page_shows(here, name, one_core, undrawn, monkeypatch):
     monkeypatch.setattr("raylfl.python.control.in_notebook", lambda: True)  # where Python prints a run's progress
     page = ROOT / "docs/tutorials" / f"{name}.md"
     executable = [block for block in blocks(page) if block[0] in ("bash", "python") and not block[1]]
