@@ -7,7 +7,7 @@ from tests.core.test_recorded import check_bits
 from tests.shares import one_in
 
 
-@pytest.mark.parametrize("first", one_in(3, range(0, 60, 10)))
+@pytest.mark.parametrize("first", one_in(6, range(0, 60, 10)))
 def test_random_programs_have_the_bits_of_autograd(first):
     """A program loses its fixed memory, but keeps its bits, if a comparison with autograd finds others there."""
     fixed = 0

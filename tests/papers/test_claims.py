@@ -12,6 +12,7 @@ from papers.run_cache import RunCache, set_keys
 from raylfl.data.synthetic import Quadratics
 from raylfl.report.derived import Stat, to_target
 from tests.papers.caches import setting, toy
+from tests.shares import also
 
 
 @pytest.fixture(scope="module")
@@ -19,9 +20,7 @@ def cache(tmp_path_factory):
     return RunCache(tmp_path_factory.mktemp("cache"), jobs=1)
 
 
-@pytest.mark.parametrize(
-    ("panel", "rounds"), [("full", (105, 160)), pytest.param("uniform", (330, 330), marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize(("panel", "rounds"), [("full", (105, 160)), also("uniform", (330, 330))])
 def test_focus_is_exact_and_linear_where_fedavg_stalls(cache, panel, rounds):
     figure, short = focus.Fig4(), []
     for name, count in zip(("FOCUS", "FedAvg"), rounds, strict=True):
@@ -46,7 +45,7 @@ def test_stalling_is_distinguished_from_converging_and_diverging():
     assert focus.straightness(1.0 / (1.0 + rounds)) < 0.9  # sublinear
 
 
-@pytest.mark.parametrize("delta", [0.0, 1 / 3, 1.0])
+@pytest.mark.parametrize("delta", [0.0, also(1 / 3), 1.0])
 def test_pfl_ends_where_the_surrogate_at_a_finite_step_has_its_minimum(cache, delta):
     clients = sfl_quadratics.pairs(delta, 10.0)
     own = toy(f"pfl {delta}", **{"data.init_args.pairs": clients, "local.lr": 0.06, "rounds": 60})
