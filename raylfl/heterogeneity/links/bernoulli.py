@@ -19,10 +19,6 @@ from raylfl.heterogeneity.world import RunContext
 class Perfect(Link):
     """Every upload is received."""
 
-    @property
-    def varies(self) -> bool:
-        return False
-
     def failure(self, r: int, clients: Ints, world: RunContext) -> Floats:
         return np.zeros(len(clients))
 
