@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from papers.base import choice, find, plain
+from papers.base import choice, find
 from papers.campaign import hours
 from papers.fedaware import METHODS
 from papers.focus import LINES
@@ -44,10 +44,6 @@ def test_a_cell_is_kept_if_each_of_its_keys_fits_one_pattern(words, cell, kept):
 def test_an_unknown_key_is_refused_with_the_known_keys(word):
     with pytest.raises(BadConfig, match="task, steps, lr, seed"):
         choice([word], KEYS, "x")
-
-
-def test_names_of_cells_have_no_special_characters_of_a_shell():
-    assert [plain(value) for value in ("MNIST, LeNet-5", 0.003, 50, None)] == ["mnist-lenet-5", "0.003", "50", "none"]
 
 
 AUDITED = ["SCAFFOLD", "SCAFFOLD, momentum 0.9"]

@@ -133,19 +133,6 @@ def test_a_run_that_has_not_finished_a_round_makes_a_page(tmp_path, undrawn):
     assert "No run has finished a round yet." in page.words
 
 
-def test_diverged_and_damaged_runs_make_a_page_that_says_so(tmp_path, undrawn):
-    nan = float("nan")
-    rows = [{"round": r, "train/loss": v} for r, v in enumerate([2.0, 9.0, nan, nan])]
-    bad = write_run(tmp_path / "runs" / "bad", rows, {"algorithm.name": "mifa"})
-    with (bad / "metrics.jsonl").open("a") as file:
-        file.write('{"round": 4, "tra\n')
-    good = [{"round": r, "train/loss": 2.0 / (r + 1)} for r in range(4)]
-    write_run(tmp_path / "runs" / "good", good, {"algorithm.name": "focus"})
-    words = Page(write_report(tmp_path / "runs", tmp_path / "out", pdf=False)).words
-    assert "diverged" in words
-    assert "bad is damaged: metrics.jsonl: line 5 cannot be read." in words
-
-
 def test_a_synthetic_problem_is_reported_by_its_distance(tmp_path, undrawn):
     write_run(tmp_path / "run", rows_of(distance=[10.0**-r for r in range(15)]))
     page = Page(write_report(tmp_path / "run", tmp_path / "out", target=1e-6, pdf=False))

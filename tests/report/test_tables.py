@@ -216,7 +216,7 @@ def test_every_run_is_listed_with_its_state(tmp_path):
     assert first["seconds"] == pytest.approx(0.2)
 
 
-def test_a_diverged_run_is_called_diverged_in_tables_and_on_the_page(tmp_path):
+def test_a_diverged_run_is_called_diverged_in_tables_and_on_the_page(tmp_path, undrawn):
     write_run(tmp_path / "x", rows_of([0.1, 0.2]))
     write_run(tmp_path / "y", rows_of([0.3]), {"seed": 1}, finished=False)
     (write_run(tmp_path / "z", rows_of([0.9]), {"seed": 2}, finished=False) / "diverged.txt").touch()
