@@ -12,7 +12,6 @@ subclass that overrides the order, messages or duration. The graph of `Peers` is
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -26,13 +25,8 @@ class ExchangePattern(ABC):
     """Whether the clients of a cohort work one after the other, each from the result of the previous client."""
     peers: bool = False
     """Whether clients are nodes of the configured graph and exchange their parameters with neighbours, not a server."""
-
-    def owners(self, clients: Sequence[Ints]) -> list[Ints]:
-        """The indices of the samples on which each client trains; default: `clients`.
-
-        clients: the sample indices that the partition assigns to each client.
-        """
-        return list(clients)
+    merged: bool = False
+    """Whether one client trains on the data of all clients."""
 
     def order(self, count: int, rng: np.random.Generator) -> Ints:
         """The order in which the C = `count` clients of a cohort work, a permutation [C]; default: as sampled."""
@@ -96,10 +90,7 @@ class Relay(Ring):
 class Alone(Star):
     """One client that owns the data of all clients and sends nothing, as in centralised training."""
 
-    sequential = True
-
-    def owners(self, clients: Sequence[Ints]) -> list[Ints]:
-        return [np.concatenate(list(clients))]
+    sequential = merged = True
 
     def hops(self, count: int) -> Ints:
         return np.zeros((0, 3), dtype=np.int64)

@@ -86,14 +86,13 @@ def assemble(config: Config) -> Experiment:
     source = load_data(config)
     split = make_split(config, source)
     population = Population.of(np.array([len(c) for c in split.clients]), config.top.weights)
-    owners = config.algorithm.pattern.owners(split.clients)
-    merged = len(owners) < len(split.clients)  # a single client trains on the data of all clients
+    merged = config.algorithm.pattern.merged
     nodes, partition = source.client_nodes, config.resolved["partition"]["name"]
     if nodes is not None and partition != "natural":
         raise BadConfig(
             f"partition.name={partition}, but must be natural: the data name the nodes of their own clients"
         )
-    trained = Population.of(np.array([len(c) for c in owners])) if merged else population
+    trained = Population.of(population.sizes.sum(keepdims=True)) if merged else population
     world = RunContext(config.top.seed, trained, config.top.rounds)
     participation, link = (Full(), Perfect()) if merged else (config.participation, config.link)
     for place, part in (

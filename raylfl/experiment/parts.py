@@ -171,6 +171,12 @@ class Experiment:
         return {**self.logged_directions, **stated_directions(self.config.resolved)}
 
     @property
+    def work_is_known(self) -> bool:
+        """Whether |a_i|_1 is the work of a client's local steps: of SGD, from momentum 0, with unclipped gradients."""
+        plain = self.setup.optimizer == "sgd" and self.setup.optimizer_state == "fresh"
+        return plain and self.rule.clip_norm is None
+
+    @property
     def minimiser(self) -> Tensor | None:
         """The minimiser x* [d] of F as a new tensor; None if it is not known."""
         return None if self.optimum is None else torch.from_numpy(self.optimum.x.copy())

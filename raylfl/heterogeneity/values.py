@@ -96,11 +96,13 @@ class Form:
 
     at: returns the values of the C clients in a query, float64 [C]. fit: raises BadValue if the form's lists and counts
     do not fit a part of so many clients. varies: whether its values change from round to round, as those of `phases`.
+    random: whether its values are drawn.
     """
 
     at: Callable[[Query], Floats]
     fit: Callable[[int], None] = lambda size: None  # most forms fit any number of clients
     varies: bool = False
+    random: bool = False
 
 
 def parse(spec: object, key: str, interval: Interval) -> Form:
@@ -159,7 +161,7 @@ def _uniform(spec: object, key: str, interval: Interval) -> Form:
             return np.asarray(low + (top - low) * u)
         return np.asarray(np.minimum(low + np.floor(u * (top - low + 1)), top))
 
-    return Form(at)
+    return Form(at, random=True)
 
 
 def _lognormal(spec: object, key: str, interval: Interval) -> Form:
@@ -176,7 +178,7 @@ def _lognormal(spec: object, key: str, interval: Interval) -> Form:
         values: Floats = np.exp(mean + sigma * ndtri(query.uniform()))
         return values
 
-    return Form(at)
+    return Form(at, random=True)
 
 
 def _parts(spec: object, key: str, interval: Interval, shuffled: bool) -> Form:
@@ -220,7 +222,7 @@ def _parts(spec: object, key: str, interval: Interval, shuffled: bool) -> Form:
                 values[mask] = form.at(query._replace(clients=clients, place=place[mask] - low, size=size, top=top))
         return values
 
-    return Form(at, fit, any(form.varies for form in forms))
+    return Form(at, fit, any(form.varies for form in forms), any(form.random for form in forms))
 
 
 @lru_cache(maxsize=8)
@@ -252,7 +254,7 @@ def _phases(spec: object, key: str, interval: Interval) -> Form:
         for form in forms:
             form.fit(size)
 
-    return Form(at, fit, varies=True)
+    return Form(at, fit, True, any(form.random for form in forms))
 
 
 def _sequence(spec: object, key: str, need: str, length: int | None = None) -> Sequence[Any]:

@@ -12,7 +12,6 @@ Sec. 5, E_i ~ U{2..5} and B_i ~ U{10..n_i} are redrawn every round. A client wit
 with all options; if it is sampled, it uploads the result of zero steps.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -86,6 +85,5 @@ class LocalWork(Options):
         amount, batch = self._amount.at(r, clients, world).astype(np.int64), batch.astype(np.int64)
         steps, divisor = amount, np.maximum(np.minimum(batch * self.accumulate, sizes), 1)
         if self.epochs is not None:
-            drawn = isinstance(self.batch_size, Mapping)
-            steps = amount * sizes // divisor if drawn else amount * -(-sizes // divisor)
+            steps = amount * sizes // divisor if self._batch.form.random else amount * -(-sizes // divisor)
         return np.where(sizes > 0, steps, 0), batch

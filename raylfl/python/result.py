@@ -98,7 +98,6 @@ def progress_line(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def module_of(config: Config, final: Mapping[str, Any]) -> Any:
     """The LightningModule of a config with the content of final.pt, or parameters and buffers of a checkpoint."""
-    import numpy as np
     import torch
 
     from raylfl.core.buffers import travelling
@@ -111,8 +110,7 @@ def module_of(config: Config, final: Mapping[str, Any]) -> Any:
         if "state_dict" in final:
             module.load_state_dict(final["state_dict"])
             return module
-        merged = len(config.algorithm.pattern.owners([np.zeros(0, dtype=np.int64)] * 2)) == 1
-        all_buffers = config.local.buffers == "local" or merged
+        all_buffers = config.local.buffers == "local" or config.algorithm.pattern.merged
         travels = travelling(module, config.model.buffers, all_buffers)
         flat = FlatModule(module, final["params"].dtype, torch.device("cpu"), travels=travels)
         flat.load(final["params"])

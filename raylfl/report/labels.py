@@ -158,6 +158,8 @@ def show_value(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, float):
         return f"{value:g}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {show_value(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
         items = [show_value(item) for item in value]
         if len(items) > 4:

@@ -49,7 +49,7 @@ def participation_figure(
 ) -> Figure:
     """A figure of the raster and the frequencies, from rows of a participation.jsonl.
 
-    nominal: the expected draws of each of the N = count clients per round [N], if known (`Participation.marginals`).
+    nominal: the expected draws of each of the N = count clients per round [N], if known (`Planner.expected_draws`).
     names: names of the clients, for up to MOST_NAMES clients; None: 0, 1, ...
     """
     with rc():

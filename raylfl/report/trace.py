@@ -23,7 +23,8 @@ def draw_trace(experiment: Experiment, out: Path) -> tuple[str, list[Path]]:
     out.mkdir(parents=True, exist_ok=True)
     trace, picture = out / "participation.jsonl", out / "participation.png"
     write_trace(trace, rows)
-    known = [experiment.participation.marginals(world, r) for r in range(world.rounds)]
+    planner, untrained = Planner(experiment), cast(ServerState, _Untrained())
+    known = [planner.expected_draws(planner.system(r), untrained)[0] for r in range(world.rounds)]
     nominal = None if not known or any(m is None for m in known) else np.mean(known, axis=0)  # type: ignore[arg-type]
     participation_figure(rows, world.count, nominal, experiment.config.top.name).savefig(picture)
     sampled = sum(len(row["cohort"]) for row in rows)

@@ -36,6 +36,7 @@ EVERY, GLOBAL, AVERAGE, DRIFT = "eval.every > 0", "eval.global=true", "eval.aver
 PEERS, UPDATES = "a method without a server", "a method whose clients send updates U_i"
 EXPECTED, OPTIMUM = "a method with expected coefficients in closed form", "data with a known optimum"
 ANY = "data whose optimum is known for any weights"
+WORK, NO_DECAY = "local steps of SGD without clip_norm and kept moments", "local.weight_decay=0"
 NEEDS: dict[str, tuple[str, ...]] = {  # group, or metric -> the conditions under which it is measured
     "test": ("a test set", EVERY),
     "val": ("a validation set", EVERY),
@@ -59,8 +60,8 @@ NEEDS: dict[str, tuple[str, ...]] = {  # group, or metric -> the conditions unde
     "update/drift": ("eval.drift=true or eval.diversity=true", UPDATES),
     "update/consensus": (DRIFT, UPDATES),
     "update/step": (DRIFT,),
-    "inconsistency": ("eval.inconsistency=true", EXPECTED),
-    "inconsistency/predicted_distance": ("eval.inconsistency=true", EXPECTED, ANY),
+    "inconsistency": ("eval.inconsistency=true", EXPECTED, WORK),
+    "inconsistency/predicted_distance": ("eval.inconsistency=true", EXPECTED, WORK, ANY, NO_DECAY),
 }
 METRICS = [f"{group}/{name}" for group, names in NAMES.items() for name in names]
 
@@ -118,6 +119,8 @@ def _conditions(experiment: Experiment) -> dict[str, object]:
         PEERS: algorithm.pattern.peers,
         UPDATES: algorithm.uploads_update,
         EXPECTED: overrides(algorithm, "expected_coefficients"),
+        WORK: experiment.work_is_known,
+        NO_DECAY: experiment.rule.weight_decay == 0,
         OPTIMUM: optimum is not None,
         ANY: optimum is not None and optimum.of is not None,
         "a test set": experiment.setup.test is not None,

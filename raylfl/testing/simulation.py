@@ -127,8 +127,7 @@ class Simulation:
         rule: LocalRule | None = None,
     ):
         self.rule, self.x0 = rule or LocalRule(), x0
-        owners = algorithm.pattern.owners([np.array([i]) for i in range(population.count)])
-        self.merged = len(owners) < population.count
+        self.merged = algorithm.pattern.merged and population.count > 1
 
         def objective(client: int, x: Tensor, r: int, t: int) -> Tensor:
             rows = [float(w) * gradient(i, x, r, -1) for i, w in enumerate(population.weights)]

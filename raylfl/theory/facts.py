@@ -115,7 +115,7 @@ def facts_of(experiment: Experiment) -> Facts:
     marginals, law = planner.expected_draws(system, server)
     sampled = None if marginals is None else at_least_once(marginals, law)
     received = None if sampled is None else sampled * (1 - system.failure)
-    expected = planner.expected_coefficients(system, server)
+    expected = planner.expected_coefficients(system, server) if experiment.work_is_known else None
     cohort = min(system.size, experiment.world.count)
     rounds = None if expected is None else _over_rounds(experiment, planner, server)
     averages, repeated = _averages(experiment, bool(system.failure.any())), law == "with_replacement"
@@ -178,7 +178,7 @@ def broken_assumptions(experiment: Experiment, facts: Facts) -> Iterator[str]:
     if changes(experiment):
         yield "the system changes over the rounds: round 0 is used"
     if facts.coefficients is None and overrides(experiment.algorithm, "expected_coefficients"):
-        yield "the expected weight of a client has no closed form here: no limit is predicted"
+        yield "the expected weight or work of a client has no closed form here: no limit is predicted"
     if not facts.equal_steps:
         least = facts.steps.min()
         yield f"local steps differ between clients ({least} to {facts.tau}): [1] and [2] use the largest, [3] uses all"

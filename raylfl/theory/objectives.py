@@ -115,9 +115,9 @@ class Objectives:
         return float(np.linalg.norm(g[0] - g[1] - g[2] + g[3])) <= LINEAR * scale
 
     def smoothness(self, client: int, x: Floats) -> float:
-        """The largest eigenvalue of the Hessian of a client's objective at x, by Lanczos on differences of gradients.
+        """The norm of the Hessian of a client's objective at x, its eigenvalue of largest modulus.
 
-        The relative error is about 1e-2.
+        By Lanczos on differences of gradients; the relative error is about 1e-2.
         """
         from scipy.sparse.linalg import LinearOperator, eigsh
 
@@ -129,10 +129,10 @@ class Objectives:
             return np.asarray((ahead - behind) * (float(np.linalg.norm(v)) / (2 * step)))
 
         if self.dim == 1:
-            return float(product(np.ones(1))[0])
+            return abs(float(product(np.ones(1))[0]))
         operator = LinearOperator((self.dim, self.dim), matvec=product, dtype=np.float64)
         first = keyed(self.seed, "theory/lanczos", client).standard_normal(self.dim)
-        return float(eigsh(operator, k=1, which="LA", tol=1e-2, v0=first, return_eigenvectors=False)[0])
+        return abs(float(eigsh(operator, k=1, which="LM", tol=1e-2, v0=first, return_eigenvectors=False)[0]))
 
     def sample_variance(self, client: int, x: Floats) -> float:
         """The variance E|grad f_i(x; sample) - grad f_i(x)|^2 over a client's samples.

@@ -116,6 +116,16 @@ def test_an_unfinished_run_has_the_parameters_of_its_newest_checkpoint(runs):
     assert run.summary == {}
 
 
+@pytest.mark.parametrize("clients", [1, 3])
+def test_so_has_a_central_one_with_batch_normalisation(runs, clients):
+    options = ["algorithm.name=centralized", f"num_clients={clients}", "rounds=2", "checkpoint.every=1"]
+    result = raylfl.run(TINY, [*runs, *options, "model.class_path=tests.runtime.tiny.Net"])
+    saved = result.module.state_dict()
+    (result.run_dir / "final.pt").unlink()
+    loaded = raylfl.load(result.run_dir).module.state_dict()
+    assert all(torch.equal(loaded[name], value) for name, value in saved.items())
+
+
 def test_runs_are_a_table_with_config_and_summary(runs, tmp_path):
     results = [raylfl.run(TINY, [*runs, "rounds=2", f"local.lr={lr}"]) for lr in (0.05, 0.1)]
     table = raylfl.runs(tmp_path / "runs").set_index("path")

@@ -98,6 +98,7 @@ def test_messages_are_lost_with_the_probability_of_their_sender_independently_on
         ("random_regular", {"degree": 3}, 5, "degree"),
         ("random_regular", {"degree": 4}, 4, "degree"),
         ("small_world", {"degree": 6}, 5, "degree"),
+        ("small_world", {"degree": 3}, 5, "degree"),
         ("erdos_renyi", {"p": 0.001}, 30, "name"),
     ],
 )

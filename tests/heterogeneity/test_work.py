@@ -36,6 +36,8 @@ def test_epochs_count_batches_the_last_one_smaller_and_accumulated_ones_as_one_s
     assert steps.tolist() == [3, 3, 12, 12, 12, 96]
     assert batch.tolist() == [1, 10, 10, 10, 10, 10]
     assert draw(LocalWork(epochs=3, batch_size={"uniform": [10, 10]}, accumulate=2))[0].tolist() == [3, 3, 9, 9, 9, 96]
+    for constant in ({"value": 64}, {"linspace": [64, 64]}, {"groups": [{"fraction": 1, "value": 64}]}, [64] * 6):
+        assert draw(LocalWork(epochs=3, batch_size=constant))[0].tolist() == [3, 3, 3, 3, 6, 30]
     steps, batch = draw(LocalWork(epochs=4, batch_size="full"))
     assert steps.tolist() == [4] * 6
     assert batch.tolist() == SIZES

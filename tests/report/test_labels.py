@@ -105,7 +105,14 @@ def test_varying_keys_are_sorted_by_role():
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(1e-5, "1e-5"), (0.25, "0.25"), (None, "none"), (True, "true"), ([1, 3, 5, 7, 39], "[1, 3, …, 39]")],
+    [
+        (1e-5, "1e-5"),
+        (0.25, "0.25"),
+        (None, "none"),
+        (True, "true"),
+        ({"name": "iid", "p": 0.5}, "{name: iid, p: 0.5}"),
+        ([1, 3, 5, 7, 39], "[1, 3, …, 39]"),
+    ],
 )
 def test_values_are_short(value, text):
     assert show_value(value) == text

@@ -86,8 +86,9 @@ def test_a_run_stalls_at_the_predicted_distance():
     assert metrics["global/distance"] == pytest.approx(metrics["inconsistency/predicted_distance"], rel=0.01)
 
 
-def test_no_distance_is_predicted_if_the_data_have_one_optimum_only():
-    rows = walk(["data.class_path=tests.runtime.measured.OneOptimum", "rounds=2"])[1]
+@pytest.mark.parametrize("option", ["data.class_path=tests.runtime.measured.OneOptimum", "local.weight_decay=0.1"])
+def test_no_distance_is_predicted_if_the_data_have_one_optimum_only_or_another_objective_is_minimised(option):
+    rows = walk([option, "rounds=2"])[1]
     for _, metrics, _, _ in rows:
         assert "global/distance" in metrics
         assert "inconsistency/chi2" in metrics
@@ -101,6 +102,9 @@ def test_no_distance_is_predicted_if_the_data_have_one_optimum_only():
         ["algorithm.name=focus"],  # no fixed combination of updates
         [*SAMPLED, *LINKS],  # 1/|R| and unequal probabilities: no closed form
         ["eval.inconsistency=false"],
+        *(["local.momentum=0.5", f"local.optimizer_state={kept}"] for kept in ("kept", "averaged")),  # not a_i's work
+        ["local.optimizer=adamw"],
+        ["local.clip_norm=1"],
         *([*ABSENT, f"algorithm={method}"] for method in ("fedacs", "{name: optimal_sampling, norms: stale}")),
     ],
 )

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from raylfl.cli import main
+from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
+from raylfl.experiment.assemble import assemble
 from raylfl.theory.objectives import Objectives
 from raylfl.theory.summary import theory_of
 from tests.oracles.focus_moments import focus_moments
@@ -34,6 +36,14 @@ def test_a_quadratic_problem_is_found_through_its_training_step():
     assert problem.hessians == pytest.approx(2 * a.transpose(0, 2, 1) @ a + 0.7 * np.eye(4), rel=1e-9, abs=1e-9)
     assert problem.linear == pytest.approx(2 * (a.transpose(0, 2, 1) @ y)[..., 0], rel=1e-9, abs=1e-9)
     assert problem.constant == pytest.approx(np.square(y).sum(axis=(1, 2)))
+
+
+@pytest.mark.parametrize("dim", [1, 4])
+def test_the_smoothness_of_a_concave_function_is_positive(dim):
+    pairs = {"name": "coefficients", "init_args": {"pairs": [[2.0, 1.0], [-3.0, -1.0], [2.0, 0.5]], "dim": dim}}
+    config = {"data": pairs, "model": {"name": "quadratic"}, "partition": {"name": "natural"}, "num_clients": 3}
+    objectives = Objectives(assemble(load_config({"name": "concave", "dtype": "float64", **config})))
+    assert [objectives.smoothness(i, np.ones(dim)) for i in range(3)] == pytest.approx([4, 6, 4], rel=1e-2)
 
 
 def test_the_optimum_is_that_of_the_data_and_curvature_agrees_with_lanczos():

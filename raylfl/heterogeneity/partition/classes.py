@@ -29,7 +29,8 @@ class Classes(Partition):
 
     As in the paper's code, the K classes are first dealt to the N clients in turn (here in random order): each class
     has an owner. The other classes of a client are random. With C = 1 and N a multiple of K, every class has N/K
-    clients, as in FedACS's MNIST experiment with 20 clients.
+    clients, as in FedACS's MNIST experiment with 20 clients. A class with fewer samples than clients leaves some of
+    them without it.
     """
 
     classes: Annotated[int, Ge(1)] = 1  # classes per client C

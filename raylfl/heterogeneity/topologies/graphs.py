@@ -173,6 +173,11 @@ class SmallWorld(RandomGraph):
     degree: Annotated[int, Ge(2), Doc("nearest neighbours, half of them on either side")] = 4
     p: Annotated[float, Ge(0), Le(1), Doc("the probability that an edge is rewired")] = 0.2
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.degree % 2:
+            raise BadValue("degree", got=self.degree, need="an even number: half of the neighbours are on either side")
+
     def drawn(self, count: int, seed: int) -> nx.Graph[int]:
         if self.degree > count:
             raise BadValue("degree", got=self.degree, need=f"at most {count}, the number of clients")

@@ -263,10 +263,10 @@ class Measurements:
         w: the importance weights. Omega: the weights of the objective that the method really minimises. If the data's
         optimum is known for arbitrary weights, so is `inconsistency/predicted_distance` = |x_Omega - x*| / |x*|
         (|x_Omega - x*| if x* = 0), where x_Omega = argmin sum_i Omega_i f_i and x* = argmin F: the limit of
-        `global/distance` for small eta and constant Omega. Empty in a replay, and if Omega is unknown. server: the
-        server state at the draw.
+        `global/distance` for small eta and constant Omega; not with weight decay, whose term F lacks. Empty in a
+        replay, and if Omega is unknown. server: the server state at the draw.
         """
-        if self.planner.replayed:
+        if self.planner.replayed or not self.experiment.work_is_known:
             return {}
         system = self.planner.system(r)
         expected = self.planner.expected_coefficients(system, server)
@@ -276,7 +276,8 @@ class Measurements:
         if expected is not None and expected.any():
             omega = surrogate_weights(expected, system.a_norm)
             metrics["inconsistency/chi2"] = chi2(self.experiment.world.population.weights, omega)
-            if optimum is not None and optimum.of is not None and self.optimum is not None:
+            decays = self.experiment.rule.weight_decay > 0
+            if optimum is not None and optimum.of is not None and self.optimum is not None and not decays:
                 limit = torch.from_numpy(optimum.of(omega))
                 metrics["inconsistency/predicted_distance"] = distance_metrics(limit, self.optimum)["global/distance"]
         self._surrogate = expected, system.a_norm, metrics
