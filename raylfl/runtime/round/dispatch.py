@@ -35,12 +35,20 @@ class Dispatch(ABC):
 
     ways: `GradientMode` (how the gradient of a local step was computed) -> the number of gradients so far. rows: the
     reason why the server needs each upload as a row of its own; None if sums of uploads may replace them. on_device:
-    keeps the server's vectors on a GPU, where that pays.
+    keeps the server's vectors on `device` if workers add up the uploads; None: they are on the host.
     """
 
-    def __init__(self, algorithm: Algorithm, backend: Executor, runtime: RuntimeConfig, rows: str | None = None):
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        backend: Executor,
+        runtime: RuntimeConfig,
+        rows: str | None = None,
+        device: torch.device | None = None,
+    ):
         self.algorithm, self.backend, self.runtime, self.rows = algorithm, backend, runtime, rows
-        self.ways, self.on_device = Counter[GradientMode](), DeviceServer(None)
+        self.ways = Counter[GradientMode]()
+        self.on_device = DeviceServer(None if rows or rows_reason(algorithm) else device)
 
     def initial_state(self, initial: Initial, population: Population) -> FederationState:
         """The state of a run before its first round."""
@@ -114,18 +122,6 @@ class ServerDispatch(Dispatch):
     If `rows` is None and the algorithm reads only sums over clients, workers add up the uploads; otherwise they send
     each upload as a row. The new parameters have the same bits in either case.
     """
-
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        backend: Executor,
-        runtime: RuntimeConfig,
-        rows: str | None = None,
-        device: torch.device | None = None,
-    ):
-        """device: where the server's vectors may be if workers add up the uploads; None: on the host."""
-        super().__init__(algorithm, backend, runtime, rows)
-        self.on_device = DeviceServer(None if rows or rows_reason(algorithm) else device)
 
     def scattered(self, server: ServerState) -> ServerState:
         return self.on_device.placed(server)

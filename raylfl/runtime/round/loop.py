@@ -288,7 +288,7 @@ def dispatch_of(
     """The dispatch of a method, with or without a server.
 
     count: the number of clients N; width: the number of parameters d; rows: as in `Dispatch`; optimum: x* = argmin F
-    [d] if known, for metrics of nodes; device: as in `ServerDispatch`.
+    [d] if known, for metrics of nodes; device: as in `Dispatch`.
     """
     if isinstance(algorithm, GraphAlgorithm):
         return GraphDispatch(algorithm, backend, runtime, count, calls(count, width, runtime, backend), optimum)
