@@ -67,7 +67,7 @@ def test_another_reduction_is_refused():
 def test_parts_of_an_evaluation_are_joined_in_order_of_their_names_and_values():
     parts = [logged([(1, [("a", 1.0)]), (2, [("a", 2.0), ("b", 1.0)])]), logged([(5, [("a", 4.0), ("c", 7.0)])])]
     whole = Logged.joined([log.finish() for log in parts])
-    assert whole.series["a"].values == [1.0, 2.0, 4.0]
+    assert whole.series["a"].pairs == [(1.0, 1), (2.0, 2), (4.0, 5)]
     assert whole.results() == {"a": pytest.approx((1 + 4 + 20) / 8), "b": 1.0, "c": 7.0}
     assert Logged.joined([]).results() == {}
 

@@ -19,16 +19,17 @@ from torch import Tensor, nn
 from raylfl.diagnostics.metric_names import Better
 from raylfl.errors import BadConfig
 
-REDUCTIONS: dict[str, Callable[[Sequence[float], Sequence[float]], float]] = {  # functions of values and weights
-    "mean": lambda values, weights: _mean([(v, w) for v, w in zip(values, weights, strict=True) if w]),
-    "sum": lambda values, weights: math.fsum(values),
-    "min": lambda values, weights: min(values),
-    "max": lambda values, weights: max(values),
+Pairs = list[tuple[float, float]]  # (value, weight) of each batch
+REDUCTIONS: dict[str, Callable[[Pairs], float]] = {
+    "mean": lambda pairs: _mean([(v, w) for v, w in pairs if w]),
+    "sum": lambda pairs: math.fsum(v for v, _ in pairs),
+    "min": lambda pairs: min(v for v, _ in pairs),
+    "max": lambda pairs: max(v for v, _ in pairs),
 }
 
 
-def _mean(pairs: Sequence[tuple[float, float]]) -> float:
-    """The weighted mean of pairs (value, weight); nan, which is not recorded, if there are none."""
+def _mean(pairs: Pairs) -> float:
+    """The weighted mean; nan, which is not recorded, if there are no values."""
     return sum(v * w for v, w in pairs) / sum(w for _, w in pairs) if pairs else math.nan
 
 
@@ -45,17 +46,12 @@ def canonical(name: str) -> str:
 class Series:
     """The values logged under one name, one per batch. reduce: a key of `REDUCTIONS`.
 
-    weights: the batches' numbers of samples, or the `batch_size` that the module logs. A value with weight 0 (the mean
+    A weight is the batch's number of samples, or the `batch_size` that the module logs. A value with weight 0 (the mean
     over a mask that is empty in this batch) does not count in a mean.
     """
 
     reduce: str
-    values: list[float] = field(default_factory=list)
-    weights: list[float] = field(default_factory=list)
-
-    @property
-    def reduced(self) -> float:
-        return float(REDUCTIONS[self.reduce](self.values, self.weights))
+    pairs: Pairs = field(default_factory=list)
 
 
 @dataclass
@@ -84,16 +80,14 @@ class Logged:
             for given in part.given.values():
                 whole.name(given)
             for name, series in part.series.items():
-                kept = whole.series.setdefault(name, Series(series.reduce))
-                kept.values += series.values
-                kept.weights += series.weights
+                whole.series.setdefault(name, Series(series.reduce)).pairs += series.pairs
         names = dict.fromkeys(name for part in parts for name in part.metrics)
         whole.metrics = {name: merged([part.metrics[name] for part in parts if name in part.metrics]) for name in names}
         return whole
 
     def results(self) -> dict[str, float]:
         """One number per name; a metric object that computes a dict gives one number per key, named `name_key`."""
-        found = {name: series.reduced for name, series in self.series.items()}
+        found = {name: float(REDUCTIONS[series.reduce](series.pairs)) for name, series in self.series.items()}
         for name, metric in self.metrics.items():
             for key, value in _computed(name, value_of(metric)).items():
                 if key in found:
@@ -216,10 +210,9 @@ class EvaluationLog:
             self.logged.series[name] = Series(reduction(name, options))
         series = self.logged.series[name]
         if name in self._in_batch and self._samples is not None:  # logged twice: the last one counts
-            del series.values[-1:], series.weights[-1:]
+            series.pairs.pop()
         self._in_batch.add(name)
-        series.values.append(value)
-        series.weights.append((self._samples or 1) if weight is None else weight)
+        series.pairs.append((value, (self._samples or 1) if weight is None else weight))
 
     def finish(self) -> Logged:
         """The logged values, with copies of the metric objects, whose originals are reset."""
