@@ -1,4 +1,11 @@
-"""Local work as Lightning's training: its hooks and logged values."""
+"""Local work as Lightning's training: its hooks and logged values.
+
+Hooks between a gradient and the optimizer's step can read and change `.grad` of the parameters. They are called in
+Lightning's order: `on_after_backward`, `on_before_optimizer_step`, `configure_gradient_clipping`. The option
+`local.clip_norm` corresponds to Lightning's `Trainer(gradient_clip_val=...)`. If a module overrides
+`configure_gradient_clipping`, this hook receives `local.clip_norm` as `gradient_clip_val` and clips the gradients; the
+local solver then does not.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from raylfl.core.arrays import Floats
 from raylfl.core.deferred import Deferred
@@ -18,9 +26,11 @@ from raylfl.core.oracle import Batch
 from raylfl.errors import BadConfig
 from raylfl.replay.step_log import StepLog
 from raylfl.runtime.workers.evaluate import Recorder
-from raylfl.runtime.workers.gradient_hooks import GradientHooks
 from raylfl.runtime.workers.hooks import LOCAL_WORK, overrides_hook, takes_only_a_batch
 from raylfl.runtime.workers.logged import as_number, canonical, is_metric, not_a_number, reduction, value_of
+from raylfl.runtime.workers.optimizer import ModuleOptimizer
+
+ON_GRADIENTS = {"on_after_backward", "on_before_optimizer_step", "configure_gradient_clipping"}
 
 REDUCE: dict[str, Callable[..., Any]] = {"mean": np.mean, "sum": np.sum, "min": np.min, "max": np.max}
 
@@ -100,7 +110,7 @@ class Training:
     """The training hooks and logged values of a worker's module in local work.
 
     If necessary, the module's `training_step` is wrapped: for hooks, which receive what it returns, and for a step that
-    takes no batch_idx.
+    takes no batch_idx. The module's `clip_gradients` is replaced.
     """
 
     def __init__(self, flat: FlatModule, recorder: Recorder, clip_norm: float | None, accumulate: int = 1):
@@ -109,7 +119,7 @@ class Training:
         recorder: receives what the module logs. clip_norm, accumulate: the options of `local`.
         """
         module: Any = flat.module
-        self.flat, self.recorder = flat, recorder
+        self.flat, self.recorder, self.clip_norm = flat, recorder, clip_norm
         self.log = StepLog()
         self.hooks = {name: getattr(module, name) for name in LOCAL_WORK if overrides_hook(module, name)}
         of_batches = [
@@ -120,7 +130,7 @@ class Training:
                 f"local.accumulate={accumulate}, but must be 1: {type(module).__name__} has {of_batches[0]}, which "
                 "local work calls for a step, not for each of its batches"
             )
-        self.gradients = GradientHooks(flat, self.hooks, clip_norm)
+        module.clip_gradients = self.clip_gradients
         self.returned: Any = None  # the last result of training_step, for on_train_batch_end
         if self.hooks or takes_only_a_batch(module, "training_step"):
             module.training_step = self._adapted(module.training_step)
@@ -133,6 +143,27 @@ class Training:
             return self.returned
 
         return training_step
+
+    def clip_gradients(
+        self, optimizer: Optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
+    ) -> None:
+        """Clips gradients like `LightningModule.clip_gradients`, which it replaces because a Trainer is missing.
+
+        gradient_clip_val: None stands for `local.clip_norm`; if both are None, nothing is clipped.
+        gradient_clip_algorithm: norm (default) or value. Raises BadConfig if `local.clip_norm` is set and the arguments
+        ask for other clipping than by this norm.
+        """
+        from lightning.pytorch.plugins.precision import Precision
+        from lightning.pytorch.utilities import GradClipAlgorithmType
+
+        value = self.clip_norm if gradient_clip_val is None else gradient_clip_val
+        how = GradClipAlgorithmType((gradient_clip_algorithm or "norm").lower())
+        if self.clip_norm is not None and (value, how) != (self.clip_norm, GradClipAlgorithmType.NORM):
+            raise BadConfig(
+                f"local.clip_norm={self.clip_norm}, but {type(self.flat.module).__name__} calls clip_gradients("
+                f"gradient_clip_val={value}, gradient_clip_algorithm={how.value!r}): use one of the two"
+            )
+        Precision().clip_gradients(optimizer, value or 0.0, how)
 
     @property
     def reason(self) -> str | None:
@@ -173,11 +204,11 @@ class LocalObserver(Observer):
         self.training.recorder.target = self._outer
         self.training.returned = self.training.log.sink = None
 
-    def _call(self, name: str, *args: Any) -> Any:
+    def _call(self, name: str, *args: Any, **options: Any) -> Any:
         hook = self.training.hooks.get(name)
         if hook is None:
             return None
-        returned = hook(*args)
+        returned = hook(*args, **options)
         self.training.flat.take_back()
         return returned
 
@@ -198,8 +229,24 @@ class LocalObserver(Observer):
             )
 
     def after_gradient(self, g: Tensor) -> None:
-        if self.training.gradients.hooks:
-            self.training.gradients.call(g[0], self.optimizer)
+        """Calls the hooks with the gradient as `.grad` of the parameters; their changes are written into g [1, d]."""
+        if ON_GRADIENTS.isdisjoint(self.training.hooks):
+            return
+        flat, clip_norm = self.training.flat, self.training.clip_norm
+        parameters, views = flat.parameters, flat.set_gradients(g[0])
+        # without options, unless local steps use the module's optimizer
+        shown = self.optimizer.optimizer if isinstance(self.optimizer, ModuleOptimizer) else Optimizer(parameters, {})
+        self._call("on_after_backward")
+        self._call("on_before_optimizer_step", shown)
+        how = None if clip_norm is None else "norm"
+        self._call("configure_gradient_clipping", shown, gradient_clip_val=clip_norm, gradient_clip_algorithm=how)
+        flat.without_gradient = frozenset(k for k, p in enumerate(parameters) if p.grad is None)
+        for p, view in zip(parameters, views, strict=True):
+            if p.grad is None:
+                view.zero_()
+            elif p.grad is not view:  # replaced instead of changed in place
+                view.copy_(p.grad)
+            p.grad = None
 
     def after_step(self, t: int, rows: Sequence[int], losses: Tensor) -> None:
         if self.training.hooks:

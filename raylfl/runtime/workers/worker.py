@@ -84,7 +84,8 @@ class Worker:
         self.evaluator = Evaluator(module, self.recorder)
         self.whole = frozenset(kind for kind in ("test", "val", "train") if self.evaluator.whole(kind))
         self.training = Training(self.flat, self.recorder, setup.rule.clip_norm, setup.accumulate)
-        self.rule = replace(setup.rule, clip_norm=None) if self.training.gradients.clips else setup.rule
+        clips = "configure_gradient_clipping" in self.training.hooks
+        self.rule = replace(setup.rule, clip_norm=None) if clips else setup.rule
         also = [] if sharded is None else [partial(sharded.ranks.together, "restore")]
         make = partial(make_module, setup.model, setup.seed) if sharded is None else None
         self.attributes = Attributes(module, also, make)
