@@ -15,7 +15,6 @@ from raylfl.startup import lazy_imports
 from tests.runtime.faults import carry_out, killed, outcome, start, strike
 from tests.runtime.tiny import FOCUS, ONE_BY_ONE
 from tests.shares import also
-from tests.startup.forks import LEAN, forks_after
 
 
 @pytest.fixture
@@ -41,13 +40,12 @@ def process():
         yield pool
 
 
-@pytest.fixture(scope="module")
-def forked(tmp_path_factory):
-    """`forked(code)`: the output of code in a process of its own that has imported what carries out a run."""
-    first = LEAN + "import resource, signal\nfrom pathlib import Path\n"
-    first += "from tests.runtime.faults import carry_out\nfrom tests.runtime.tiny import FOCUS\n"
-    with forks_after(first, tmp_path_factory.mktemp("forked")) as python:
-        yield python
+@pytest.fixture
+def fork():
+    """A fork of this process as it is before the test: with its imports, without the threads of other tests."""
+    with ProcessPoolExecutor(1, get_context("fork")) as pool:
+        pool.submit(int).result()
+        yield pool
 
 
 @pytest.fixture(scope="module")

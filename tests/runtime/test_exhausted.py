@@ -3,6 +3,7 @@
 import datetime
 import errno
 import os
+import resource
 import shutil
 import subprocess
 import time
@@ -23,26 +24,28 @@ from tests.runtime.tiny import FOCUS
 from tests.runtime.tiny import ONE_BY_ONE as TINY
 from tests.shares import one_in
 
-HUNGRY = """
-def limit(phase, r):
-    if (phase, r) == ({phase!r}, 4):
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + 2**20, resource.RLIM_INFINITY))
-        hoard.append(bytearray(3 * 2**28))
 
-hoard = []
-try:
-    carry_out(FOCUS, Path({folder!r}), fault=limit)
-except BaseException as error:
-    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    print(type(error).__name__, str(error).splitlines()[:1])
-"""
+def hungry(folder, phase):
+    """How a run ends that in round 4 may allocate one more megabyte and requests 768."""
+    hoard = []
+
+    def limit(now, r):
+        if (now, r) == (phase, 4):
+            used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (used + 2**20, resource.RLIM_INFINITY))
+            hoard.append(bytearray(3 * 2**28))
+
+    try:
+        carry_out(FOCUS, folder, fault=limit)
+    except BaseException as error:
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        return type(error).__name__
 
 
 @pytest.mark.parametrize("phase", one_in(2, ["train", "log"]))
-def test_memory_that_runs_out_costs_no_checkpoint(tmp_path, clean, forked, phase):
-    """The process may allocate one more megabyte and requests 768: a real MemoryError during a round."""
-    assert "MemoryError" in forked(HUNGRY.format(folder=str(tmp_path / "run"), phase=phase))
+def test_memory_that_runs_out_costs_no_checkpoint(tmp_path, clean, fork, phase):
+    """A real MemoryError during a round."""
+    assert fork.submit(hungry, tmp_path / "run", phase).result() == "MemoryError"
     assert checkpoints(tmp_path / "run")[-1] == "round_000004"
     carry_out(FOCUS, tmp_path / "run", resume=True)
     assert "damaged" not in log_of(tmp_path / "run")

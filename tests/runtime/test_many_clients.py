@@ -1,6 +1,5 @@
 """Rounds of very many clients: what they write and allocate depends on the cohort, not on the number of clients."""
 
-import json
 import tracemalloc
 
 import cloudpickle
@@ -14,7 +13,6 @@ from raylfl.runtime.ray.stored import StoredExperiment
 from raylfl.runtime.round.loop import Federation
 from raylfl.runtime.workers.backend import LocalBackend
 from tests.runtime.tiny import TINY
-from tests.startup.forks import LEAN, python
 
 MANY, FEW, WARM_UP, MEASURED = 100_000, 1_000, 5, 3  # clients, clients, rounds, rounds
 DATA = {"shape": [1, 2, 2], "num_train": 4 * FEW, "num_test": 10}
@@ -64,18 +62,15 @@ def allocated(clients, algorithm, **changes):
 
 
 METHODS = [{"name": "fedavg", "aggregate": "anonymous"}, {"name": "scaffold"}, {"name": "mifa"}]
-MEASURE = """
-from tests.runtime.test_many_clients import FEW, LINKS, MANY, METHODS, allocated
-changes = {"link": LINKS, "topology": {"latency": 0.1}}
-print([[allocated(clients, options, **changes) for clients in (FEW, MANY)] for options in METHODS])
-"""
 
 
-def test_a_round_allocates_no_array_over_all_clients():
-    """The smallest one, of a byte a client, has 100 kB. In a process without the threads of other tests."""
-    measured = json.loads(python(LEAN + MEASURE))
-    assert len(measured) == len(METHODS)
-    assert [many < few + MANY / 2 for few, many in measured] == [True] * len(METHODS), measured
+@pytest.mark.slow
+def test_a_round_allocates_no_array_over_all_clients(fork):
+    """The smallest one, of a byte a client, has 100 kB."""
+    network = {"link": LINKS, "topology": {"latency": 0.1}}
+    for options in METHODS:
+        few, many = (fork.submit(allocated, clients, options, **network).result() for clients in (FEW, MANY))
+        assert many < few + MANY / 2, options
 
 
 @pytest.mark.parametrize("placement", ["shared", "pinned"])

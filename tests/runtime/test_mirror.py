@@ -3,6 +3,7 @@
 import atexit
 import hashlib
 import json
+import os
 import shutil
 import tempfile
 import threading
@@ -247,14 +248,18 @@ def test_a_run_that_another_machine_carries_out_is_refused(url, machine):
     resume(f"{url}/tiny/it")  # given back at the end
 
 
+def take_over(place, folder):
+    os.environ["RAYLFL_STAGING"] = folder
+    resume(place, take_over=True)
+
+
 PAUSES = ["checkpoints/round_000003/server.pt", also("metrics.jsonl"), also("summary.json")]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("paused", PAUSES)
 @pytest.mark.parametrize("url", ["file"], indirect=True)
 def test_a_machine_that_sleeps_in_a_copy_overwrites_one_file_at_most_when_it_wakes_up(
-    url, machine, monkeypatch, paused, clean, forked
+    url, machine, monkeypatch, paused, clean, fork
 ):
     """Another machine has taken the run over and finished it in between; the run at the URL can be continued."""
     place, put, seen = f"{url}/tiny/it", Storage.put, []
@@ -262,8 +267,7 @@ def test_a_machine_that_sleeps_in_a_copy_overwrites_one_file_at_most_when_it_wak
     def slow(self, source, name):
         last = name.startswith(("check", "summary")) or b'"round": 2' in source.read_bytes()
         if name == paused and last and not seen:
-            code = f"import os, raylfl; os.environ['RAYLFL_STAGING'] = {str(staging('file://b'))!r}\n"
-            forked(f"{code}raylfl.resume({place!r}, take_over=True, trust=True)")
+            fork.submit(take_over, place, str(staging("file://b"))).result()
             seen.append(outcome(local_view(place, complete=True)))
             late.append(name)
         elif seen:
