@@ -33,11 +33,18 @@ LEDGERS = sorted(path.parent for path in (ROOT / "results").rglob(ledger.ROWS))
 TOY = toy()
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The folder of a whole run of a commit without changes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("raylfl.runtime.records.summary.raylfl_commit", lambda: "c0ffee")
+        return RunCache(tmp_path_factory.mktemp("made"), jobs=1).groups([TOY])[0].runs[0].path
+
+
 @pytest.fixture
-def run(tmp_path, monkeypatch):
-    """A whole run of a commit without changes."""
-    monkeypatch.setattr("raylfl.runtime.records.summary.raylfl_commit", lambda: "c0ffee")
-    return RunCache(tmp_path, jobs=1).groups([TOY])[0].runs[0]
+def run(made, tmp_path):
+    """A copy of the whole run, which a test may damage."""
+    return load_run(shutil.copytree(made, tmp_path / "runs" / made.name))
 
 
 def changed(run, **summary):
