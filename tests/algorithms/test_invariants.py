@@ -55,8 +55,8 @@ def test_divided_by_the_received_scaffold_s_variate_weighs_the_first_ones(seed: 
 def test_divided_by_the_received_scaffold_converges_to_a_point_that_depends_on_the_first_variates(variates, exact):
     """grad F = (1 - |R|/N) c_0 there; c_0 = 0, or the initial model."""
     first, rng = world(3, clients=6, noise=0.0, uniform=True), np.random.default_rng(0)
-    cohorts = [rng.permutation(6)[:2] for _ in range(300)]
-    rounds = [recorded_round(r, cohort, first.population, steps=3, lr=0.05) for r, cohort in enumerate(cohorts)]
+    cohorts = [rng.permutation(6)[:2] for _ in range(160)]
+    rounds = [recorded_round(r, cohort, first.population, steps=3, lr=0.1) for r, cohort in enumerate(cohorts)]
     here = replace(first, rounds=rounds)
     x0 = torch.linspace(-1, 2, D, dtype=torch.float64)
     x = here.models(Scaffold(variates=variates, variate_divisor="received"))[-1]

@@ -17,6 +17,7 @@ from raylfl.models import MODELS
 from raylfl.models.base import Classifier, fitted_args
 from raylfl.models.networks import BasicBlock
 from raylfl.models.stack import Stack
+from tests.shares import also
 
 CLASSIFIERS = [entry.name for entry in MODELS if issubclass(entry.cls, Classifier)]
 by_vmap = partial(VectorizedOracle, by_hand=False)
@@ -114,7 +115,12 @@ def test_impossible_options_are_refused_by_name(name, init_args, key):
         build(name, **init_args)
 
 
-@pytest.mark.parametrize("name", [*CLASSIFIERS, "resnet18-group"])
+SAME_LAYERS = ("cnn_fedacs_cifar", "cnn_fedacs_cinic")  # as cnn_focus
+
+
+@pytest.mark.parametrize(
+    "name", [(also if n in SAME_LAYERS else pytest.param)(n) for n in (*CLASSIFIERS, "resnet18-group")]
+)
 def test_many_clients_in_one_call_get_the_gradients_of_a_loop(name):
     """vmap over parameters [C, d] in float64: the same to rounding."""
     name, _, norm = name.partition("-")
