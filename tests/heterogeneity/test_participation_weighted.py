@@ -1,7 +1,7 @@
 """Unequal sampling without replacement, against the exact enumeration of all orders."""
 
 import math
-from itertools import pairwise, permutations
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -69,12 +69,3 @@ def test_weights_by_name_are_shares_of_samples_or_uniform_plus_a_hundredth():
     assert (q == Weighted(size=3, weights="random", replace=True).probabilities(where)).all()
     where = RunContext(0, Population.of(np.array([10, 0, 30])), 1)
     assert Weighted(size=1, weights="data_size").probabilities(where).tolist() == [0.25, 0.0, 0.75]
-
-
-def test_larger_cohorts_hold_the_smaller_ones():
-    """The clients with the smallest keys are chosen, however many."""
-    where, sizes = RunContext(0, Population.of(np.arange(1, 301)), 5), [1, 2, 3, 40, 299]
-    for r in range(5):
-        cohorts = [set(Weighted(size=m, weights="data_size").draw(r, where).cohort.tolist()) for m in sizes]
-        assert [len(cohort) for cohort in cohorts] == sizes
-        assert all(small < large for small, large in pairwise(cohorts))
