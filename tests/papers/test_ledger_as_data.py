@@ -102,6 +102,25 @@ def publish_as(name, targets, root):
     return lines
 
 
+@pytest.fixture(scope="module")
+def published(runs, tmp_path_factory):
+    """The folder in which all runs are published as `mine` by the machine `first`."""
+    root = tmp_path_factory.mktemp("published")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("platform.node", lambda: "first")
+        publish_as("mine", paths(runs, 0, 1), root)
+    return root
+
+
+@pytest.fixture
+def file(published, tmp_path, machine):
+    """The ledger's file in a copy of what is published, tmp_path, on the same machine."""
+    machine("first")
+    shutil.copytree(published, tmp_path, dirs_exist_ok=True)
+    (file,) = (tmp_path / "results/mine").iterdir()
+    return file
+
+
 def test_a_comparison_becomes_a_ledger_with_means_over_seeds(runs, tmp_path, machine):
     machine("first")
     publish_as("mine/rates", [str(runs[0].run_dir.parent)], tmp_path)
@@ -121,9 +140,7 @@ def test_a_comparison_becomes_a_ledger_with_means_over_seeds(runs, tmp_path, mac
     assert "[mine/rates](results/mine-rates.md)" in (tmp_path / "docs/results.md").read_text()
 
 
-def test_publishing_twice_changes_nothing(runs, tmp_path, machine):
-    machine("first")
-    publish_as("mine", paths(runs, 0, 1), tmp_path)
+def test_publishing_twice_changes_nothing(runs, tmp_path, file):
     files = {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
     lines = publish_as("mine", paths(runs, 0, 1), tmp_path)
     assert lines == ["mine  0 rows new or changed, 4 runs checked"]
@@ -260,9 +277,7 @@ def test_a_name_that_hides_rows_or_other_pages_is_refused(name, runs, tmp_path):
 
 
 @pytest.mark.parametrize("line", ["<<<<<<< HEAD", "[1]", "{}", '{"later": 1}'])
-def test_a_line_that_is_no_row_is_named(line, runs, tmp_path):
-    publish_as("mine", paths(runs, 0), tmp_path)
-    (file,) = (tmp_path / "results/mine").iterdir()
+def test_a_line_that_is_no_row_is_named(line, file, tmp_path):
     text = file.read_text()
     file.write_text(f"{text.splitlines()[0]}\n{line}\n{text}")
     with pytest.raises(BadConfig, match=rf"{file}, line 2, is no row of the ledger"):
@@ -270,11 +285,8 @@ def test_a_line_that_is_no_row_is_named(line, runs, tmp_path):
 
 
 @pytest.mark.parametrize("model", [{}, {"model.name": None, "model.class_path": "nowhere.Net"}])
-def test_a_row_without_an_option_of_today_has_the_setting_of_its_default(model, runs, tmp_path, machine):
+def test_a_row_without_an_option_of_today_has_the_setting_of_its_default(model, file, tmp_path):
     """Published by an earlier version; the same run published by this one counts once."""
-    machine("first")
-    publish_as("mine", paths(runs, 0, 1), tmp_path)
-    (file,) = (tmp_path / "results/mine").iterdir()
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     for row in rows:
         row["cell"] |= model
@@ -288,11 +300,9 @@ def test_a_row_without_an_option_of_today_has_the_setting_of_its_default(model, 
     assert "eval.batch_size=" not in (tmp_path / "docs/results/mine.md").read_text()
 
 
-def test_a_class_of_the_users_is_not_imported_to_complete_a_row(runs, tmp_path, machine, monkeypatch):
+def test_a_class_of_the_users_is_not_imported_to_complete_a_row(file, tmp_path, monkeypatch):
     (tmp_path / "of_a_stranger.py").write_text("raise SystemExit('ran')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    publish_as("mine", paths(runs, 0), tmp_path)
-    (file,) = (tmp_path / "results/mine").iterdir()
     row = json.loads(file.read_text().splitlines()[0])
     groups = ("model", "data", "algorithm")
     cells = [{f"{group}.name": None, f"{group}.class_path": "of_a_stranger.C"} for group in groups]
@@ -324,10 +334,7 @@ def test_runs_on_two_data_sets_are_two_settings_and_their_folder_may_move(runs, 
     assert names == [("large", 0), ("small", 0), ("small", 1)]
 
 
-def test_a_run_that_diverges_before_its_first_value_is_said_to(tmp_path, runs, machine):
-    machine("first")
-    publish_as("mine", paths(runs, 0), tmp_path)
-    (file,) = (tmp_path / "results/mine").iterdir()
+def test_a_run_that_diverges_before_its_first_value_is_said_to(tmp_path, file):
     row = json.loads(file.read_text().splitlines()[0])
     row |= {"cell": row["cell"] | {"local.lr": 1e30}, "metric": "train/loss", "curve": [], "curves": {}}
     file.write_text(file.read_text() + json.dumps({**row, "diverged": True, "diverged_at": 0, "last": {}}) + "\n")
