@@ -153,6 +153,14 @@ class HookedAfterwards(Net):
         self.b.weight.register_post_accumulate_grad_hook(change)
 
 
+class HookedInTheStep(Net):
+    def hidden(self, x):
+        hidden = super().hidden(x)
+        if hidden.requires_grad:
+            hidden.register_hook(without_small)
+        return hidden
+
+
 class Penalised(Net):
     """A penalty on parameters in a plain list, which becomes positive late."""
 

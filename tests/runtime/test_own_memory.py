@@ -18,6 +18,7 @@ from tests.runtime.changing_modules import (
     Decayed,
     Hooked,
     HookedAfterwards,
+    HookedInTheStep,
     Idle,
     Images,
     InABall,
@@ -70,7 +71,7 @@ def test_convolutions_begin_where_they_were_made_and_keep_what_is_assigned(runs,
     same(run(kind, runs, *form, data=Images), plain(kind, inputs=IMAGES))
 
 
-@pytest.mark.parametrize("kind", [Hooked, HookedAfterwards, Penalised])
+@pytest.mark.parametrize("kind", [Hooked, HookedAfterwards, HookedInTheStep, Penalised])
 def test_what_acts_late_is_not_left_out_before(runs, kind):
     expected = plain(kind, rounds=5, steps=9)
     for form in FORMS[:2]:

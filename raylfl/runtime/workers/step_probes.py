@@ -37,14 +37,14 @@ CARRIED = "from client to client: results may depend on the number of workers"
 PARAMETER_HOOK = "a hook on a parameter"  # of no effect on the gradients of a comparison, as if it changes small ones
 CLIPPED = "its gradient does not grow with its loss, as where a hook clips it"
 METRIC = "logs a metric object"  # whose state is of one client
-SCALE = 2.0**20  # of a loss whose gradient a hook would clip
+SCALES = (2.0**20, 2.0**-20)  # of losses whose gradients a hook would clip, or set to 0
 NUMBERS = (*range(2, 8), 10, 11, 100, 101)  # further local steps: one that ignores batch_idx has the same results
 
 
 class Scaled(NamedTuple):
-    """The gradient of a loss times SCALE, at which hooks that clip large gradients show themselves.
+    """The gradients of a loss times SCALES, at which hooks that clip large or small gradients show themselves.
 
-    linear: whether it is the gradient of the loss times SCALE. recorded: whether torch.autograd.grad, of which
+    linear: whether they are the gradient of the loss times these. recorded: whether torch.autograd.grad, of which
     recordings are made, gives the bits of `backward`.
     """
 
@@ -246,25 +246,29 @@ class StepProbes:
             self.differences = lines
 
     def _scaled(self) -> Scaled:
-        """The gradients of a multiple of the loss, by the reference and by torch.autograd.grad."""
+        """The gradients of multiples of the loss, by the reference and by torch.autograd.grad."""
         self._prepare()
 
-        def row(gradients: Callable[[Tensor], Tensor]) -> Tensor:
+        def row(scale: float, gradients: Callable[[Tensor], Tensor]) -> Tensor:
             with self._probe() as log:
                 seed_everything(0)
                 self.flat.load(self.at[0, 0])
-                out = gradients(SCALE * self.loop.loss(copy.deepcopy(self.batches[0][0].content)))
+                out = gradients(scale * self.loop.loss(copy.deepcopy(self.batches[0][0].content)))
                 self.flat.take_back_buffers()
                 log.step.take()
             return out
 
-        linear = False
-        try:
-            expected, scaled = SCALE * self.row, row(self.flat.backward)
-            linear = is_within(expected, scaled, self.loop.reference.eps, float(expected.abs().amax()))
-            return Scaled(linear, same_bits(scaled, row(self.flat.joined_gradients)))
-        except Exception:  # a hook that refuses large gradients, or one that torch.autograd.grad does not call
-            return Scaled(linear, recorded=False)
+        linear, recorded = True, True
+        for scale in SCALES:
+            within = False
+            try:
+                expected, scaled = scale * self.row, row(scale, self.flat.backward)
+                within = is_within(expected, scaled, self.loop.reference.eps, float(expected.abs().amax()))
+                recorded = recorded and same_bits(scaled, row(scale, self.flat.joined_gradients))
+            except Exception:  # a hook that refuses large gradients, or one that torch.autograd.grad does not call
+                recorded = False
+            linear = linear and within
+        return Scaled(linear, recorded)
 
     def _effect(self) -> str | None:
         """What two steps of two clients by the reference do besides their results, in both orders; None if nothing.
