@@ -28,14 +28,14 @@ exact; with `variates: model`, its fixed point has grad F = (1 - |R|/N) x_0.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.components.options import Doc, Ge, Gt, Lt
+from raylfl.components.options import Doc, Ge, Gt, Kind, Lt
 from raylfl.core.algorithm import Info, ServerState, State, Work
 from raylfl.core.chunked_matrix import elementwise
 from raylfl.core.population import Population, Round
@@ -51,7 +51,7 @@ class Scaffold(Summing):
 
     gamma: float = 1.0  # server lr
     # Alg. 1, line 12: 1 (or I), an extra full-batch gradient; 2 (or II), the local steps
-    option: Literal[1, 2, "I", "II"] = 2
+    option: Annotated[Any, Kind("1, 2, I or II")] = 2
 
     momentum: Annotated[
         float, Ge(0), Lt(1), Doc("the momentum of the raw gradient, before the correction; 0 in the paper")
@@ -74,12 +74,15 @@ class Scaffold(Summing):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.uplink == "update" and self.full_gradient:
+        self.option = {"I": 1, "II": 2}.get(str(self.option), self.option)
+        if self.option not in (1, 2):
+            raise BadValue("option", got=self.option, need="1 or 2 (I or II), as in Alg. 1, line 12")
+        if self.uplink == "update" and self.option == 1:
             raise BadValue("uplink", got="update", need="both with option 1, whose c_i+ does not follow from U_i")
 
     @property
     def full_gradient(self) -> bool:
-        return self.option in (1, "I")
+        return bool(self.option == 1)
 
     def init_server(self, x: Tensor, population: Population) -> ServerState:
         return {"x": x.clone(), "c": x.clone() if self.variates == "model" else torch.zeros_like(x)}
@@ -102,7 +105,7 @@ class Scaffold(Summing):
 
     def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
         update = carry["x_start"] - x
-        renewed = carry["full_gradient"] if self.full_gradient else update * work.per_step(x) - carry["correction"]
+        renewed = carry["full_gradient"] if self.option == 1 else update * work.per_step(x) - carry["correction"]
         if (work.steps == 0).any():
             renewed = torch.where(column(work.steps, x) > 0, renewed, client_state["variate"])
         if self.uplink == "update":

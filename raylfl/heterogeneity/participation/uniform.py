@@ -19,19 +19,22 @@ is one client after the other (sequential FL); Kbar = 1 is uniform sampling (par
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from raylfl.components.options import Ge
+from raylfl.components.options import Ge, Kind
 from raylfl.core.arrays import Floats, Ints
 from raylfl.core.draws import Law
 from raylfl.core.keyed import keyed, keyed_uniform
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.participation.base import PARTICIPATION, Draw, Sampler, equal_values, sample_with_replacement
-from raylfl.heterogeneity.values import ONCE
+from raylfl.heterogeneity.values import ONCE, Interval
 from raylfl.heterogeneity.world import RunContext
+
+_WEIGHT = Interval("a weight, at least 0", 0.0)
 
 
 @PARTICIPATION.register("uniform", paper="McMahan 2017")
@@ -75,15 +78,22 @@ class Weighted(Sampler):
     replace: whether the M draws are i.i.d., with replacement.
     """
 
-    weights: list[Annotated[float, Ge(0)]] | Literal["random", "data_size"] = "random"
+    weights: Annotated[Any, Kind("a list, `random` or `data_size`")] = "random"
     replace: bool = False
 
     memoryless: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.weights, str) and not 0 < sum(self.weights) < math.inf:
-            raise BadValue("weights", got=self.weights, need="above 0 for at least one client, with a finite sum")
+        if self.weights in ("random", "data_size"):
+            return
+        if isinstance(self.weights, str) or not isinstance(self.weights, Sequence):
+            raise BadValue("weights", got=self.weights, need="a list, random or data_size")
+        for client, weight in enumerate(self.weights):
+            if weight not in _WEIGHT:
+                raise BadValue(f"weights[{client}]", got=weight, need=_WEIGHT.text)
+        if not 0 < sum(self.weights) < math.inf:
+            raise BadValue("weights", got=list(self.weights), need="above 0 for at least one client, with a finite sum")
 
     def check(self, world: RunContext) -> None:
         super().check(world)
