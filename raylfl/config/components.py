@@ -1,8 +1,9 @@
 """Conversion of the plain values of a config to typed objects; an error for an unknown key names the nearest key."""
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING
 from typing import Any, TypeVar
 
 from raylfl.components.options import Arguments, arguments_of, doc_of, fitting, hints_of, words
@@ -14,7 +15,7 @@ T = TypeVar("T")
 
 def keys_of(cls: type) -> dict[str, str]:
     """A map from config keys to field names of a dataclass; they differ for a Python keyword (`eval.global`)."""
-    return {f.metadata.get("key", f.name): f.name for f in fields(cls) if f.init}
+    return {f.metadata.get("key", f.name): f.name for f in dataclasses.fields(cls) if f.init}
 
 
 def unknown_key(key: str, keys: Iterable[str], dotted_key: str = "") -> BadConfig:
@@ -31,7 +32,8 @@ def make_typed(cls: type[T], options: Mapping[str, Any], dotted_key: str = "") -
     """An instance of a dataclass from config keys and values. Raises BadConfig that lists every mistake."""
     keys, hints = keys_of(cls), hints_of(cls)
     values, problems = convert_options({key: hints[name] for key, name in keys.items()}, options, dotted_key)
-    required = [f.name for f in fields(cls) if f.init and f.default is f.default_factory is MISSING]  # type: ignore[arg-type]
+    options_of_cls = dataclasses.fields(cls)  # type: ignore[arg-type]
+    required = [f.name for f in options_of_cls if f.init and f.default is f.default_factory is MISSING]
     problems += [
         f"{dotted_key}.{key} is missing: {doc_of(hints[name]) or words(hints[name])}"
         for key, name in keys.items()
@@ -62,7 +64,7 @@ def convert_options(
 
 
 def _convert(hint: Any, value: Any, dotted_key: str) -> Any:
-    if is_dataclass(hint):
+    if dataclasses.is_dataclass(hint):
         if not isinstance(value, Mapping):
             raise BadConfig(f"{dotted_key}={value}, but must be a group of keys")
         return make_typed(hint, value, dotted_key)  # type: ignore[arg-type]
@@ -93,15 +95,24 @@ def options_of(component: Any) -> dict[str, Any]:
 
 
 def constructor_options(component: Any, config_options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options from which an equal component can be made: the config's, converted to their types, and defaults.
+    """The options from which an equal component can be made: `options_of`, unless the class changes its own options.
 
-    They are not read from the component, because a class may change its own options in `__post_init__`.
+    If a class outside raylfl does so in `__post_init__`, they are the given options, converted to their types, and
+    defaults.
     """
-    keys, hints = keys_of(type(component)), hints_of(type(component))
-    defaults = {f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in fields(component)}
-    options = {key: config_options.get(key, defaults[name]) for key, name in keys.items()}
-    values, _ = convert_options({key: hints[name] for key, name in keys.items()}, options)
-    return {key: _plain(value) for key, value in (options | values).items()}
+    options, cls = options_of(component), type(component)
+    if cls.__module__.partition(".")[0] == "raylfl" or changed_option(component) is None:
+        return options
+    keys, hints = keys_of(cls), hints_of(cls)
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    values, _ = convert_options(
+        {key: hints[name] for key, name in keys.items()}, {k: config_options[k] for k in keys if k in config_options}
+    )
+    for key, name in keys.items():
+        if key not in values:
+            make = fields[name].default_factory
+            values[key] = fields[name].default if make is MISSING else make()
+    return {key: _plain(values[key]) for key in keys}
 
 
 def changed_option(component: Any) -> str | None:
@@ -115,7 +126,7 @@ def changed_option(component: Any) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return options_of(value)
     if isinstance(value, Mapping):
         return {k: _plain(v) for k, v in value.items()}
