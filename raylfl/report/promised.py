@@ -6,12 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from raylfl.errors import RaylflError
+from raylfl.experiment.parts import Experiment
 from raylfl.report.curves import Curve
 from raylfl.report.labels import labels
 from raylfl.report.runs import Group
 from raylfl.report.style import DASHES, LineStyle
 from raylfl.report.wording import metric_name
-from raylfl.theory.facts import plain_sgd
+from raylfl.theory.facts import facts_of, plain_sgd
 from raylfl.theory.statements import Line
 from raylfl.theory.summary import theory_of
 
@@ -79,7 +80,10 @@ def _of_group(group: Group, measured: set[str]) -> tuple[list[tuple[str, Line]],
         every = [(theorem, line) for theorem, line in every if not line.metric.startswith(OF_F)]
         if not every:
             return [], "its theorems are about F with the term of local.weight_decay, but F is measured without it"
-    found = [(theorem, line) for theorem, line in every if line.metric in measured]
+    of_seed = ""
+    if every and any(_system(assemble(load_config(other.config))) != _system(experiment) for other in group.runs[1:]):
+        of_seed = f" (seed {run.config['seed']})"  # whose system is another one than that of the other seeds
+    found = [(f"{theorem}{of_seed}", line) for theorem, line in every if line.metric in measured]
     if every:
         wanted = ", ".join(sorted({metric_name(line.metric) for _, line in every}))
         return found, f"its theorems are about {wanted}, which was not measured"
@@ -87,3 +91,10 @@ def _of_group(group: Group, measured: set[str]) -> tuple[list[tuple[str, Line]],
         most = max(theory.steps, key=lambda bound: bound.largest)
         return found, f"local.lr={theory.eta:g} is above what {most.theorem} admits, {most.largest:.3g}"
     return found, "; ".join(theory.notes) or "its theorems give no bound that can be computed for this model"
+
+
+def _system(experiment: Experiment) -> tuple[bytes, ...]:
+    """What theorems know of the clients: samples, local steps, failure probabilities, and weights in the server step."""
+    facts = facts_of(experiment)
+    known = (facts.steps, facts.system.failure, facts.takes_part, facts.coefficients)
+    return experiment.setup.shards.indices.tobytes(), *(b"" if part is None else part.tobytes() for part in known)

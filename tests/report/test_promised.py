@@ -121,6 +121,16 @@ def test_what_has_no_line_is_said(runs, case, reason):
     assert any(reason in line for line in refused), refused
 
 
+@pytest.mark.parametrize(("steps", "text"), [("{uniform: [1, 30]}", " (seed 0)"), ("[1, 4, 9]", "")])
+def test_lines_name_their_seed_if_seeds_have_systems_of_their_own(tmp_path, steps, text):
+    own = ["algorithm.name=fedavg", "rounds=1", f"local.steps={steps}", "local.lr=0.0005"]
+    for seed in range(2):
+        raylfl.run("ridge", [*SMALL, *own, f"logging.dir={tmp_path}", f"seed={seed}"])
+    groups = group_runs(read_runs([tmp_path])[0])
+    drawn = promises_of(groups, ["global/distance"]).drawn(groups[0], "global/distance", LineStyle())
+    assert f"[3] eq. 4{text}: limit as eta -> 0" in [name for name, *_ in drawn]
+
+
 def test_a_report_shows_the_lines_first_and_says_which_settings_have_none(runs):
     content = content_of([runs["sfl"], runs["fedavg"], runs["fast"]], theory=True)
     legend = [text for part in content.parts for text, _ in convergence(part, content.look).legend]
