@@ -94,7 +94,7 @@ def _of_group(group: Group, measured: set[str]) -> tuple[list[tuple[str, Line]],
 
 
 def _system(experiment: Experiment) -> tuple[bytes, ...]:
-    """What theorems know of the clients: samples, local steps, failure probabilities, and weights in the server step."""
+    """What theorems know of clients: samples, local steps, losses, participation, and weights in the server step."""
     facts = facts_of(experiment)
     known = (facts.steps, facts.system.failure, facts.takes_part, facts.coefficients)
     return experiment.setup.shards.indices.tobytes(), *(b"" if part is None else part.tobytes() for part in known)

@@ -108,9 +108,11 @@ def test_options_that_do_not_fit_are_refused_by_name(name, options, count, key):
     assert refused.value.key == key
 
 
-def test_a_file_has_its_edges_and_is_refused_with_its_fault(tmp_path):
+def test_a_file_has_its_edges_and_is_refused_with_its_fault(tmp_path, monkeypatch):
     path = tmp_path / "edges.txt"
     path.write_text("0 1  # comment\n\n2 1\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert pairs("file", 3, path="~/edges.txt") == both([(0, 1), (1, 2)])
     assert pairs("file", 3, path=str(path)) == both([(0, 1), (1, 2)])
     assert pairs("file", 3, path=str(path), one_way=True) == {(0, 1), (2, 1)}
     with pytest.raises(BadValue, match=r"edge 2 1.*clients 0\.\.1"):

@@ -66,9 +66,10 @@ def record(path, process, rounds=6):
 
 
 @pytest.mark.parametrize("process", [Bernoulli(0.3), Uniform(size=4, replace=True)])
-def test_a_replay_samples_the_clients_of_the_recorded_run(tmp_path, process):
+def test_a_replay_samples_the_clients_of_the_recorded_run(tmp_path, monkeypatch, process):
     recorded = record(tmp_path / "t.jsonl", process)
-    replay = Trace(path=str(tmp_path / "t.jsonl"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    replay = Trace(path="~/t.jsonl")
     replay.check(WORLD)
     for r in (3, 0, 5, 1, 2, 4):  # any order: rows are looked up
         ours, theirs = replay.draw(r, WORLD), process.draw(r, WORLD)

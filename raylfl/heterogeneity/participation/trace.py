@@ -30,7 +30,7 @@ class Trace(Participation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._rows = {row["round"]: row for row in read_trace(Path(self.path))}
+        self._rows = {row["round"]: row for row in read_trace(Path(self.path).expanduser())}
 
     def row(self, r: int) -> Row:
         """The recorded row of round r. Raises BadValue if there is none."""

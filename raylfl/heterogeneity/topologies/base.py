@@ -80,7 +80,7 @@ def reading(key: str, path: str, need: str) -> Iterator[None]:
 
 def words(path: str) -> list[list[str]]:
     """The words of each line of a text file, without comments (text after a #) and empty lines."""
-    lines = Path(path).read_text(encoding="utf-8").splitlines()
+    lines = Path(path).expanduser().read_text(encoding="utf-8").splitlines()
     return [found for line in lines if (found := line.partition("#")[0].split())]
 
 

@@ -59,7 +59,7 @@ class Recorded(Graph):
     def __post_init__(self) -> None:
         super().__post_init__()
         with reading("path", self.path, "a readable topology.jsonl"):
-            lines = Path(self.path).read_text(encoding="utf-8").splitlines()
+            lines = Path(self.path).expanduser().read_text(encoding="utf-8").splitlines()
             self._rows = {int(row["round"]): _row(**row) for row in map(json.loads, lines)}
 
     @property
