@@ -260,7 +260,7 @@ class Session:
             "clients": self.experiment.clients,
             "parameters": params.numel(),
             "samples_dropped": self.experiment.split.dropped,
-            "params_sha256": hashlib.sha256(params.numpy().tobytes()).hexdigest(),  # equal for runs with the same bits
+            "params_sha256": fingerprint(params),
             "config_sha256": fingerprint_of_config(self.experiment.config.resolved),
             "runtime": self.backend.describe(),
             **environment(one["file"] for one in self.experiment.sources.values()),
@@ -314,6 +314,11 @@ def gpu_note(share: float) -> str | None:
     if 0 < share < 1 and not mps.exists():
         return "processes share this GPU and take turns: `nvidia-cuda-mps-control -d` before a run lets them overlap"
     return None
+
+
+def fingerprint(params: torch.Tensor) -> str:
+    """The sha256 of the bytes of the parameters, which is equal for runs with the same bits."""
+    return hashlib.sha256(params.numpy().tobytes()).hexdigest()
 
 
 def write_records(experiment: Experiment, run_dir: RunDirectory) -> None:
