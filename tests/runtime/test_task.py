@@ -140,14 +140,14 @@ def test_the_checksum_of_a_partition_depends_on_each_sample_and_its_owner():
 
 
 @pytest.mark.parametrize(("gpus", "device"), [(0.0, "cpu"), (0.25, "gpu"), (1.0, "gpu"), (2.0, "gpu")])
-def test_a_checkpoint_notes_the_kind_of_device(monkeypatch, gpus, device):
+def test_a_checkpoint_notes_the_kind_of_device(monkeypatch, tmp_path, gpus, device):
     monkeypatch.setattr(checkpoint, "fingerprint_of_config", lambda resolved: "")
     experiment = SimpleNamespace(
         config=SimpleNamespace(checkpoint=SimpleNamespace(keep=2), resolved={}, objects=None),
         setup=SimpleNamespace(shards=ClientShards.of([np.arange(2)]), runtime=SimpleNamespace(gpus=gpus)),
         algorithm=SimpleNamespace(pattern=SimpleNamespace(peers=False)),
     )
-    assert Checkpoints(None, experiment, print).identity["device"] == device
+    assert Checkpoints(SimpleNamespace(path=tmp_path), experiment, print).identity["device"] == device
 
 
 def test_an_evaluation_may_take_the_time_limit_of_a_client_for_each_batch(monkeypatch):
