@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from raylfl.replay.innermost.steps import InnermostSteps
 from raylfl.replay.proof import same_bits
 from raylfl.replay.recorded import memory
-from raylfl.replay.recorded.memory import ALIGNMENT, Arena, _Blocks
+from raylfl.replay.recorded.memory import Arena, _Blocks
 from raylfl.replay.recorded.program import Program, compile_calls
+from raylfl.replay.recorded.source import ALIGNMENT
 from tests.core import user_modules as users
 from tests.core.test_innermost_steps import LeNet
 from tests.core.test_recorded import check_bits, logging_steps, steps_of

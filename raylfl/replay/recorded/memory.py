@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from raylfl.replay.recorded.calls import Call, Geometry, Recording, Slot
-from raylfl.replay.recorded.source import WRITES_OUT
+from raylfl.replay.recorded.source import ALIGNMENT, WRITES_OUT
 
 LARGEST = 2**25  # bytes; in larger steps the overhead of calls hardly counts, and this memory is never freed
-ALIGNMENT = 64  # bytes, the alignment of torch's allocations; BLAS rounds differently for other alignments
 COPIES = ("aten::clone", "aten::_to_copy")
 ZEROS = ("aten::zeros", "aten::zeros_like", "aten::new_zeros")
 RESIZING = ("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy")  # enlarge what they write to

@@ -25,18 +25,21 @@ class Program:
     """
 
     def __init__(
-        self, recording: Recording, sizes: Sequence[int], direct: Set[int] = frozenset(), arena: Arena | None = None
+        self, recording: Recording, sizes: Sequence[int], direct: Set[int] | None = None, arena: Arena | None = None
     ):
         """Compiles a recording.
 
-        sizes: the number of entries of each parameter, in the order of the gradients. direct: for a step of C clients,
-        the positions of the parameters whose gradients are computed directly into the rows [C, d] that a call fills;
-        the caller must compare the bits of these gradients. arena: memory on a CPU for the values of calls that can
-        write to given memory; None: each step allocates all values.
+        sizes: the number of entries of each parameter, in the order of the gradients. direct: None for a step of one
+        client; its gradients are computed directly into the row [d] wherever the parameter's part of the row is aligned
+        in memory. For a step of C clients, the positions of the parameters whose gradients are computed directly into
+        the rows [C, d] that a call fills; the caller must compare the bits of these gradients. arena: memory on a CPU
+        for the values of calls that can write to given memory; None: each step allocates all values.
         """
         self.recording, self.sizes, self.direct, self.arena = recording, sizes, direct, arena
         plan = reduce_calls(recording)
-        plan = pools_first(reverse_products(plan, [k for i, k in enumerate(plan.gradients) if i in direct]))
+        if direct:
+            plan = reverse_products(plan, [k for i, k in enumerate(plan.gradients) if i in direct])
+        plan = pools_first(plan)
         plan = plan if arena is None else in_fixed_memory(plan, arena)
         self.plan, self.calls, self.draws = plan, plan.calls, any(call.draws for call in plan.calls)
         self.listing, namespace = Source(plan, sizes, direct).write()

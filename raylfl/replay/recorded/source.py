@@ -6,6 +6,7 @@ Each value is freed after its last use.
 import math
 from collections import Counter
 from collections.abc import Sequence, Set
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from raylfl.replay.recorded.fastest import fastest
 
 # functions that can write a gradient into its row (`out`), by operator
 WRITES_OUT = {"aten::mm": torch.mm, "aten::sum.dim_IntList": torch.sum, "aten::bmm": torch.bmm}
+ALIGNMENT = 64  # bytes, the alignment of torch's allocations; BLAS rounds differently for other alignments
 
 
 class Source:
@@ -23,7 +25,7 @@ class Source:
     sizes, direct: as in `Program`.
     """
 
-    def __init__(self, plan: Recording, sizes: Sequence[int] = (), direct: Set[int] = frozenset()):
+    def __init__(self, plan: Recording, sizes: Sequence[int] = (), direct: Set[int] | None = None):
         self.plan, self.sizes, self.direct = plan, sizes, direct
         self.namespace: dict[str, Any] = {"torch": torch, "row": None}
         self.functions: dict[int, str] = {}
@@ -57,6 +59,7 @@ class Source:
         used = Counter(geometry[k].base for k in plan.gradients if k is not None)
         written = {geometry[k].base for call in plan.calls for k in call.written}
         copied, direct = {}, {}
+        begin = [0, *accumulate(self.sizes)]
         if self.sizes:
             names = ", ".join(f"g{i}" for i in range(len(self.sizes)))
             lines.append(f"    {names}, = row.split_with_sizes({tuple(self.sizes)}, -1)")
@@ -65,7 +68,9 @@ class Source:
                 lines.append(f"    g{i}.zero_()")
                 continue
             maker = makers.get(k)
-            fresh = i in self.direct and maker is not None and maker.op.name() in WRITES_OUT and geometry[k].base == k
+            fresh = maker is not None and maker.op.name() in WRITES_OUT and geometry[k].base == k
+            aligned = begin[i] * geometry[k].dtype.itemsize % ALIGNMENT == 0
+            fresh = fresh and (aligned if self.direct is None else i in self.direct)
             if geometry[k].shape != (self.sizes[i],):
                 lines.append(f"    g{i} = g{i}.view({geometry[k].shape})")
             if fresh and geometry[k].contiguous and k not in written and used[k] == 1:

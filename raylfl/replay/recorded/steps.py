@@ -170,9 +170,9 @@ class RecordedSteps:
         if isinstance(recording, str):
             self._refuse(recording)
             return None
-        clients = recording.geometry[recording.loss].shape
-        # small gradients are copied: that is cheap, and equal bits in one comparison could be chance
-        direct = {i for i, size in enumerate(self.sizes) if clients and clients[0] * size >= DECISIVE}
+        clients, direct = recording.geometry[recording.loss].shape, None
+        if clients:  # small gradients are copied: that is cheap, and equal bits in one comparison could be chance
+            direct = {i for i, size in enumerate(self.sizes) if clients[0] * size >= DECISIVE}
         return Program(recording, self.sizes, direct, self.arena)
 
     def _compare(self, kind: _Kind, content: Any, start: StepState, outcome: Outcome) -> str | None:
