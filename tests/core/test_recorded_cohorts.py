@@ -10,7 +10,7 @@ from torch import nn
 from raylfl.core.flat import FlatModule
 from raylfl.core.oracle import Batch, LoopOracle
 from raylfl.core.vectorized import VectorizedOracle
-from raylfl.replay.recorded import program, steps
+from raylfl.replay.recorded import fastest, program, steps
 from raylfl.replay.recorded.calls import Call, Slot
 from raylfl.runtime.workers.evaluate import Recorder
 from raylfl.runtime.workers.training import TrainingLog
@@ -75,6 +75,7 @@ def drawn(module, dtype, sizes):
 @pytest.mark.parametrize("kind", [Normed, Dropped, also(users.Residual)])
 def test_replays_of_a_cohort_have_the_bits_of_vmap(kind, monkeypatch):
     monkeypatch.setattr(steps, "DECISIVE", 1)  # these networks are small
+    monkeypatch.setattr(fastest, "SMALLEST", 1)
     module, flat, (ours, theirs), x = oracles(kind, torch.float32, 3, "auto", "autograd")
     module.train()
     start = flat.read_buffers().expand(3, -1) + 0.5
@@ -95,6 +96,8 @@ def test_replays_of_a_cohort_have_the_bits_of_vmap(kind, monkeypatch):
     assert found.program is not None
     assert found.program.direct  # some products are written straight into the rows
     assert any("out=g" in line for line in found.program.listing.splitlines())
+    used = found.program._function.__globals__.values()
+    assert any(value is fastest.new_mask for value in used) == (kind is not Normed)
 
 
 def test_clients_of_unequal_batches_begin_with_the_buffers_of_the_module():

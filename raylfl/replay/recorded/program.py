@@ -33,7 +33,8 @@ class Program:
         client; its gradients are computed directly into the row [d] wherever the parameter's part of the row is aligned
         in memory. For a step of C clients, the positions of the parameters whose gradients are computed directly into
         the rows [C, d] that a call fills; the caller must compare the bits of these gradients. arena: memory on a CPU
-        for the values of calls that can write to given memory; None: each step allocates all values.
+        for the values of calls that can write to given memory; None: each step allocates all values, and `fastest` uses
+        no functions of its own.
         """
         self.recording, self.sizes, self.direct, self.arena = recording, sizes, direct, arena
         plan = reduce_calls(recording)
@@ -42,7 +43,7 @@ class Program:
         plan = pools_first(plan)
         plan = plan if arena is None else in_fixed_memory(plan, arena)
         self.plan, self.calls, self.draws = plan, plan.calls, any(call.draws for call in plan.calls)
-        self.listing, namespace = Source(plan, sizes, direct).write()
+        self.listing, namespace = Source(plan, sizes, direct, faster=arena is not None).write()
         self._function = compile_source(self.listing, namespace)
         self.logs, self.clients = bool(recording.logged), recording.geometry[recording.loss].shape
         self.without_gradient = frozenset(k for k, number in enumerate(recording.gradients) if number is None)

@@ -22,11 +22,11 @@ ALIGNMENT = 64  # bytes, the alignment of torch's allocations; BLAS rounds diffe
 class Source:
     """The generator of the Python source of a plan, the necessary operator calls of a recorded step.
 
-    sizes, direct: as in `Program`.
+    sizes, direct: as in `Program`. faster: as in `fastest`.
     """
 
-    def __init__(self, plan: Recording, sizes: Sequence[int] = (), direct: Set[int] | None = None):
-        self.plan, self.sizes, self.direct = plan, sizes, direct
+    def __init__(self, plan: Recording, sizes: Sequence[int] = (), direct: Set[int] | None = None, faster: bool = True):
+        self.plan, self.sizes, self.direct, self.faster = plan, sizes, direct, faster
         self.namespace: dict[str, Any] = {"torch": torch, "row": None}
         self.functions: dict[int, str] = {}
 
@@ -84,7 +84,7 @@ class Source:
         arguments = [self._text(a) for a in call.args] + [f"{name}={self._text(a)}" for name, a in call.kwargs.items()]
         piece = direct.get(call.result.number) if isinstance(call.result, Slot) else None
         if piece is None:
-            function = fastest(call, self.plan.geometry)
+            function = fastest(call, self.plan.geometry, self.faster)
         else:
             function = WRITES_OUT[call.op.name()]
             arguments.append(f"out={piece}")
