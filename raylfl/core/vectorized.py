@@ -167,7 +167,9 @@ class VectorizedOracle(CohortOracle):
         logged: dict[str, Tensor] = {}
         for size in sorted(set(sizes)):
             group = [k for k, s in enumerate(sizes) if s == size]
-            losses, g = self._together(x[group], [batches[k] for k in group], partial(seeds, group[0]), group)
+            part = x[group]
+            losses, g = self._together(part, [batches[k] for k in group], partial(seeds, group[0]), group)
+            x[group] = part  # a step may change parameters in place
             all_losses[group], all_rows[group] = losses.to(all_losses), g
             for name, values in self.log.take().items():
                 rows = logged.setdefault(name, values.new_full((len(batches),), torch.nan))

@@ -82,6 +82,22 @@ def test_losses_and_gradients_are_those_of_one_pass_a_client(convolve, sizes, of
     torch.testing.assert_close(g, gradients, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("sizes", [[5, 5, 5, 5], [3, 7, 3, 1]])
+def test_parameters_that_a_step_changes_in_place_stay_changed(sizes):
+    class Zeroed(Net):
+        def training_step(self, batch, batch_idx):
+            with torch.no_grad():
+                self.body[-1].weight.zero_()
+            return super().training_step(batch, batch_idx)
+
+    flat, source, rows = setting(Zeroed())
+    oracle = VectorizedOracle(flat, step="autograd")
+    oracle.innermost = None
+    batches = [source.batch(np.arange(10 * k, 10 * k + size)) for k, size in enumerate(sizes)]
+    oracle.gradients(rows, batches, lambda k: 0)
+    assert not any(flat.views(row)[2].any() for row in rows)
+
+
 def dense(name, rows=4):
     """A shipped dense network, its samples (some of them with the class that is left out), and `rows` parameters."""
     torch.manual_seed(0)

@@ -161,6 +161,25 @@ class HookedInTheStep(Net):
         return hidden
 
 
+class Gated(Net):
+    """A hook that is linear in the gradient, and acts once a hidden value is large."""
+
+    def hidden(self, x):
+        hidden = super().hidden(x)
+        if hidden.requires_grad:
+            small = hidden.detach().abs() <= 0.97
+            hidden.register_hook(lambda g: g * small)
+        return hidden
+
+
+class PenalisedLate(Net):
+    """A penalty from local step 6 on, which is 0 in the first round."""
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        return loss + F.relu(self.b.weight.norm() - 1.5) if batch_idx >= 6 else loss
+
+
 class Penalised(Net):
     """A penalty on parameters in a plain list, which becomes positive late."""
 

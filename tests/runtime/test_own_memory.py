@@ -16,6 +16,7 @@ from tests.runtime.changing_modules import (
     Clipped,
     ClippedInTheStep,
     Decayed,
+    Gated,
     Hooked,
     HookedAfterwards,
     HookedInTheStep,
@@ -25,6 +26,7 @@ from tests.runtime.changing_modules import (
     InTurn,
     Net,
     Penalised,
+    PenalisedLate,
     Scripted,
     Seeded,
     SetAtTheStart,
@@ -71,7 +73,7 @@ def test_convolutions_begin_where_they_were_made_and_keep_what_is_assigned(runs,
     same(run(kind, runs, *form, data=Images), plain(kind, inputs=IMAGES))
 
 
-@pytest.mark.parametrize("kind", [Hooked, HookedAfterwards, HookedInTheStep, Penalised])
+@pytest.mark.parametrize("kind", [Hooked, HookedAfterwards, HookedInTheStep, Gated, PenalisedLate, Penalised])
 def test_what_acts_late_is_not_left_out_before(runs, kind):
     expected = plain(kind, rounds=5, steps=9)
     for form in FORMS[:2]:
@@ -151,11 +153,11 @@ def test_a_parameter_that_a_step_unfreezes_is_refused_by_its_name(runs):
 
 
 class Late(Net):
-    """A step that vmap refuses from number 9 on, which no comparison before the run has."""
+    """A step that vmap refuses at number 9, which no comparison before the run has."""
 
     def training_step(self, batch, batch_idx):
         loss = super().training_step(batch, batch_idx) + 0.01 * torch.linalg.vector_norm(self.a.weight) ** 2
-        return loss * 3 if batch_idx >= 9 and loss > 0.1 else loss
+        return loss * 3 if batch_idx == 9 and loss > 0.1 else loss
 
 
 def test_a_vectorised_step_that_fails_late_ends_the_run_with_the_remedy(runs):

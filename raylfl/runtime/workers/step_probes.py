@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from raylfl.core.cut import Cut
@@ -35,10 +37,31 @@ LARGEST_SAMPLE = 1000  # largest mean number of entries per sample in an operato
 ASSIGNED = "each client is assigned to a worker"
 CARRIED = "from client to client: results may depend on the number of workers"
 PARAMETER_HOOK = "a hook on a parameter"  # of no effect on the gradients of a comparison, as if it changes small ones
-CLIPPED = "its gradient does not grow with its loss, as where a hook clips it"
+CLIPPED = "its gradient does not grow with its loss, or has hooks of the step, as where a hook clips it"
 METRIC = "logs a metric object"  # whose state is of one client
 SCALES = (2.0**20, 2.0**-20)  # of losses whose gradients a hook would clip, or set to 0
+REGISTERING = ("register_hook", "register_post_accumulate_grad_hook")
 NUMBERS = (*range(2, 8), 10, 11, 100, 101)  # further local steps: one that ignores batch_idx has the same results
+
+
+class Operators(TorchDispatchMode):
+    """A context that notes the operators that are called in it."""
+
+    called: list[Any]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.called.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+class HooksOnTensors(TorchFunctionMode):
+    """A context that notes whether a hook is registered on a tensor in it."""
+
+    registered = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.registered |= getattr(func, "__name__", "") in REGISTERING
+        return func(*args, **(kwargs or {}))
 
 
 class Scaled(NamedTuple):
@@ -189,7 +212,7 @@ class StepProbes:
     def _fastest(self) -> tuple[bool, bool] | str:
         """The fastest vectorised form (`_oracle`) whose results are the reference's; the reason if there is none."""
         if self.effect is not None:
-            return self._alone(f"training_step {self.effect}, which a vectorised call would do once for several")
+            return self._alone(f"training_step {self.effect}")
         if not self._once("scaled", self._scaled).linear:
             return self._alone(CLIPPED)
         reason = ""
@@ -253,12 +276,14 @@ class StepProbes:
             with self._probe() as log:
                 seed_everything(0)
                 self.flat.load(self.at[0, 0])
-                out = gradients(scale * self.loop.loss(copy.deepcopy(self.batches[0][0].content)))
+                with hooks:
+                    loss = self.loop.loss(copy.deepcopy(self.batches[0][0].content))
+                out = gradients(scale * loss)
                 self.flat.take_back_buffers()
                 log.step.take()
             return out
 
-        linear, recorded = True, True
+        linear, recorded, hooks = True, True, HooksOnTensors()
         for scale in SCALES:
             within = False
             try:
@@ -267,7 +292,7 @@ class StepProbes:
                 recorded = recorded and same_bits(scaled, row(scale, self.flat.joined_gradients))
             except Exception:  # a hook that refuses large gradients, or one that torch.autograd.grad does not call
                 recorded = False
-            linear = linear and within
+            linear = linear and within and not hooks.registered
         return Scaled(linear, recorded)
 
     def _effect(self) -> str | None:
@@ -292,9 +317,26 @@ class StepProbes:
                         return f"has other results after another client's step: {differs}"
                     self.at[client, k], x = x, x - self.setup.rule.lr * found.row
             self.row = first[0, 0].row
+            at_first = self._operators_at(0)
+            for t in NUMBERS:
+                if self._operators_at(t) != at_first:
+                    return f"calls other operators at batch_idx={t} than at 0"
         except Exception as error:
             return f"fails in a probe step ({headline(error)})"
         return None
+
+    def _operators_at(self, t: int) -> list[Any]:
+        """The operators of the first step of the first client as local step t; a branch may have no effect so far."""
+        with self._probe() as log:
+            seed_everything(0)
+            self.flat.load(self.at[0, 0])
+            operators = Operators()  # type: ignore[no-untyped-call]
+            operators.called = []
+            with operators:
+                self.loop.reference.loss(copy.deepcopy(self.batches[0][0].content), t)
+            self.flat.take_back_buffers()
+            log.step.take()
+        return operators.called
 
     def _step(self, client: int, k: int, x: Tensor) -> Outcome | str:
         """The outcome of a step by the reference at x [d], or what it does besides."""
