@@ -131,13 +131,17 @@ def nullable(hint: Any) -> Any:
     return Annotated[(reduce(or_, [part for part in parts if part is not type(None)]), *get_args(hint)[1:])] | None
 
 
-def without_effect(options: Options) -> list[str]:
-    """A line for each option that is set and not used: `decay=0.9 has no effect: it is used with name=exponential`."""
+def without_effect(options: Options, place: str) -> list[str]:
+    """A line for each option that is set and not used: `local.b1=0.5 has no effect: it is used with ...`.
+
+    place: the dotted key of the group.
+    """
     lines = []
     for option in fields(options):  # type: ignore[arg-type]
         value, used = getattr(options, option.name), _extra(hints_of(type(options))[option.name], UsedWith)
         if used is not None and value != option.default and getattr(options, used.option) not in used.values:
-            lines.append(f"{option.name}={value} has no effect: it is used with {used}")
+            need = " or ".join(f"{place}.{used.option}={each}" for each in used.values)
+            lines.append(f"{place}.{option.name}={value} has no effect: it is used with {need}")
     return lines
 
 

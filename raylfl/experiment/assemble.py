@@ -176,8 +176,8 @@ def check_algorithm(config: Config, world: RunContext, merged: bool) -> list[str
     usual = {"optimizer": "sgd", "optimizer_state": "fresh"}
     given = {key: getattr(config.local, key) for key in usual}
     options = [f"local.{key}={value}" for key, value in given.items() if value != usual[key]]
-    warnings += [f"local.{line}" for line in without_effect(config.local)]
-    warnings += [f"local.lr_schedule.{line}" for line in without_effect(config.local.lr_schedule)]
+    warnings += without_effect(config.local, "local")
+    warnings += without_effect(config.local.lr_schedule, "local.lr_schedule")
     if algorithm.own_step:
         unused = ["local.momentum"] * bool(config.local.momentum) + options
         warnings += [f"{name} defines its own local step, so {option} is not used" for option in unused]

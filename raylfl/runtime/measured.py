@@ -104,8 +104,9 @@ def measurements_without_effect(experiment: Experiment) -> list[str]:
         needs = [each for each in map(_needs, [*METRICS, "per_client"]) if any(need.startswith(key) for need in each)]
         missing = [[need for need in each if not conditions[need]] for each in needs]
         if value and value != option.default and needs and all(missing):
-            fewest = sorted(missing, key=len)[0]
-            lines.append(f"{key}={str(value).lower()} has no effect: it needs {' and '.join(fewest)}")
+            least = min(map(len, missing))
+            ways = dict.fromkeys(" and ".join(each) for each in missing if len(each) == least)
+            lines.append(f"{key}={str(value).lower()} has no effect: it needs {' or '.join(ways)}")
     return lines
 
 

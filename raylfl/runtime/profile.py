@@ -130,7 +130,7 @@ def kernels(candidate: Candidate) -> list[dict[str, Any]]:
             "kernel": event.key,
             "calls": event.count,
             "ms": round(event.self_cpu_time_total / 1e3, 2),
-            "% of the round": round(100 * event.self_cpu_time_total / total, 1),
+            "% of all kernels": round(100 * event.self_cpu_time_total / total, 1),
         }
         for event in events
     ]

@@ -61,15 +61,22 @@ def test_the_accepted_metrics_are_those_of_the_rows(runs, name):
     [
         (["eval.nodes=true"], "eval.nodes=true has no effect: it needs a method without a server"),
         (["eval.global=true", "eval.every=0"], "eval.global=true has no effect: it needs eval.every > 0"),
-        (["eval.average=0.9"], "eval.average=0.9 has no effect: it needs data with a known optimum"),
+        (
+            ["eval.average=0.9"],
+            "eval.average=0.9 has no effect: it needs data with a known optimum or eval.global=true",
+        ),
         (["eval.random_clients=50"], "eval.random_clients=50, but there are 6 clients"),
-        (["local.b1=0.5"], "local.b1=0.5 has no effect: it is used with optimizer=adamw"),
+        (["local.b1=0.5"], "local.b1=0.5 has no effect: it is used with local.optimizer=adamw"),
         (
             ["local.lr_schedule={name: sqrt, decay: 0.9}"],
-            "local.lr_schedule.decay=0.9 has no effect: it is used with name=exponential or name=step_exponential",
+            "local.lr_schedule.decay=0.9 has no effect: it is used with local.lr_schedule.name=exponential or "
+            "local.lr_schedule.name=step_exponential",
         ),
         (["local.lr_schedule={name: step_sqrt, period: 2}", "local={optimizer: adamw, b1: 0.5}"], None),
-        (["eval.clients=true"], "eval.clients=true has no effect: it needs a model that logs accuracy"),
+        (
+            ["eval.clients=true"],
+            "eval.clients=true has no effect: it needs a model that logs accuracy or rows with eval.per_client",
+        ),
         ([*ALL, *ON, "eval.per_client=true"], None),
     ],
 )
