@@ -4,8 +4,9 @@ import os
 import time
 from collections import ChainMap
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -27,6 +28,7 @@ from raylfl.runtime.ray.resources import (
     nodes_of_cluster,
     workers_that_fit,
 )
+from raylfl.runtime.records.files import read_plain
 from raylfl.runtime.records.lines import read_rows
 from raylfl.runtime.session import Interrupted
 from raylfl.runtime.stopping import sigterm_interrupts
@@ -59,7 +61,10 @@ def complete(
         resumed = f" ({begun} resumed)" if begun else ""
         say(f"runs     {len(missing)} to do{resumed}, {len(runs) - len(missing)} found in {shown(runs[0].path.parent)}")
 
+    made_here, warned = list[Path](), set[str]()
+
     def make(run: PlannedRun) -> None:
+        made_here.append(run.path)
         with Watcher() if show and watch is None else nullcontext(watch) as watching:
             run.make(watching, callbacks)
 
@@ -68,6 +73,10 @@ def complete(
         with sigterm_interrupts(), closing(_ended(missing, jobs, make, observed, shared)) as ended:
             for count, run in enumerate(ended, 1):
                 now = time.monotonic()
+                for line in warnings_of(run.path) if show and run.path not in made_here else ():  # not yet printed
+                    if line not in warned:
+                        warned.add(line)
+                        say(f"         {run.label}: {line}")
                 if show and (count == len(missing) or now - last >= seconds):
                     last, rows = now, read_rows(run.path / "metrics.jsonl").rows
                     latest = ChainMap(*reversed(rows))  # evaluations are not in every row
@@ -76,6 +85,14 @@ def complete(
     except (KeyboardInterrupt, Interrupted) as error:
         error.add_note("the same command continues")
         raise
+
+
+def warnings_of(folder: Path) -> list[str]:
+    """The warnings in the log.txt of a run, without their times."""
+    with suppress(OSError):
+        lines = read_plain(folder / "log.txt").decode(errors="replace").splitlines()
+        return [text for _, _, text in (line.partition(" ") for line in lines) if text.startswith("warning: ")]
+    return []
 
 
 def _ended(

@@ -45,9 +45,12 @@ def test_another_config_is_another_run_and_the_way_of_computing_makes_none(runs)
     assert path("runtime.workers=2", "checkpoint.every=3") == path()
 
 
-def test_processes_give_the_bits_of_one_process_and_the_ids_of_a_comparison(runs):
-    alone = raylfl.compare(TINY, [*runs, "name=alone"], ["fedavg"], seeds=[0, 1])
-    parallel = raylfl.compare(TINY, [*runs, "name=parallel"], ["fedavg"], seeds=[0, 1], jobs=2)
+def test_processes_give_the_bits_of_one_process_the_ids_of_a_comparison_and_each_warning_once(runs, capsys):
+    given = [*runs, "local.b1=0.5"]
+    alone = raylfl.compare(TINY, [*given, "name=alone"], ["fedavg"], seeds=[0, 1])
+    assert not capsys.readouterr().out
+    parallel = raylfl.compare(TINY, [*given, "name=parallel"], ["fedavg"], seeds=[0, 1], jobs=2, progress=True)
+    assert capsys.readouterr().out.count("warning: local.b1=0.5 has no effect") == 1
     assert folders(alone) == folders(parallel)
     for one, other in zip(alone, parallel, strict=True):
         assert torch.equal(one.params, other.params)
