@@ -286,6 +286,18 @@ print({"sympy", "torch._dynamo"} & set(sys.modules))
 """
 
 
+CHECKING = """
+import sys
+from raylfl.startup.process import set_up
+set_up()
+from raylfl.config.load import load_config
+from raylfl.execution.planned import prepare
+prepare(load_config("digits", ["runtime.backend=local"]))
+print({"sympy", "torch._dynamo"} & set(sys.modules))
+"""
+
+
 @pytest.mark.slow
-def test_recording_imports_no_compiler(after_torch):
-    assert after_torch(RECORDING) == "set()"
+@pytest.mark.parametrize("script", [RECORDING, CHECKING], ids=["recording", "the check before a run"])
+def test_recording_and_probe_steps_import_no_compiler(after_torch, script):
+    assert after_torch(script) == "set()"

@@ -10,8 +10,6 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from raylfl.core.cut import Cut
@@ -27,6 +25,7 @@ from raylfl.replay.effects import StepState, attributes_of, first_difference
 from raylfl.replay.proof import Diverged, Outcome, ProofSchedule, difference, is_within, same_bits
 from raylfl.replay.recorded.tape import record_step
 from raylfl.runtime.workers.attributes import Attributes
+from raylfl.runtime.workers.probe_modes import HooksOnTensors, Operators
 from raylfl.runtime.workers.training import LocalObserver, Training, TrainingLog
 
 T = TypeVar("T")
@@ -40,28 +39,7 @@ PARAMETER_HOOK = "a hook on a parameter"  # of no effect on the gradients of a c
 CLIPPED = "its gradient does not grow with its loss, or has hooks of the step, as where a hook clips it"
 METRIC = "logs a metric object"  # whose state is of one client
 SCALES = (2.0**20, 2.0**-20)  # of losses whose gradients a hook would clip, or set to 0
-REGISTERING = ("register_hook", "register_post_accumulate_grad_hook")
 NUMBERS = (*range(2, 8), 10, 11, 100, 101)  # further local steps: one that ignores batch_idx has the same results
-
-
-class Operators(TorchDispatchMode):
-    """A context that notes the operators that are called in it."""
-
-    called: list[Any]
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.called.append(func)
-        return func(*args, **(kwargs or {}))
-
-
-class HooksOnTensors(TorchFunctionMode):
-    """A context that notes whether a hook is registered on a tensor in it."""
-
-    registered = False
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.registered |= getattr(func, "__name__", "") in REGISTERING
-        return func(*args, **(kwargs or {}))
 
 
 class Scaled(NamedTuple):
@@ -94,7 +72,9 @@ class StepProbes:
         self.batches: list[list[Batch]] = []  # two of each of two clients
         self.at: dict[tuple[int, int], Tensor] = {}  # (client, step) -> the parameters of these steps
         self.row = self.parameters[:0]  # the gradient of the first step of the first client
-        self.effect: str | None = None if training.reason else self._once("effect", self._effect)
+        self.effect: str | None = None
+        if not training.reason:
+            self.effect = self._once("effect", self._effect) or self._once("branches", self._branches)
         if self.effect is not None:
             loop.innermost, loop.steps.refusal = None, loop.steps.refusal or self.effect
         if loop.steps.refusal is None and any(p._post_accumulate_grad_hooks for p in self.flat.parameters):
@@ -317,21 +297,29 @@ class StepProbes:
                         return f"has other results after another client's step: {differs}"
                     self.at[client, k], x = x, x - self.setup.rule.lr * found.row
             self.row = first[0, 0].row
-            at_first = self._operators_at(0)
-            for t in NUMBERS:
-                if self._operators_at(t) != at_first:
-                    return f"calls other operators at batch_idx={t} than at 0"
         except Exception as error:
             return f"fails in a probe step ({headline(error)})"
         return None
 
+    def _branches(self) -> str | None:
+        """The first number of the local step at which a step calls other operators than at 0, as `_effect`; or None.
+
+        The results of such a branch may be equal so far.
+        """
+        self._prepare()
+        try:
+            at_first = self._operators_at(0)
+            other = next((t for t in NUMBERS if self._operators_at(t) != at_first), None)
+        except Exception as error:
+            return f"fails in a probe step ({headline(error)})"
+        return None if other is None else f"calls other operators at batch_idx={other} than at 0"
+
     def _operators_at(self, t: int) -> list[Any]:
-        """The operators of the first step of the first client as local step t; a branch may have no effect so far."""
+        """The operators of the first step of the first client as local step t."""
+        operators = Operators()
         with self._probe() as log:
             seed_everything(0)
             self.flat.load(self.at[0, 0])
-            operators = Operators()  # type: ignore[no-untyped-call]
-            operators.called = []
             with operators:
                 self.loop.reference.loss(copy.deepcopy(self.batches[0][0].content), t)
             self.flat.take_back_buffers()
