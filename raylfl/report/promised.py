@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from raylfl.errors import RaylflError
 from raylfl.experiment.parts import Experiment
 from raylfl.report.curves import Curve
 from raylfl.report.labels import labels
-from raylfl.report.runs import Group
+from raylfl.report.runs import Group, RunRecord
 from raylfl.report.style import DASHES, LineStyle
 from raylfl.report.wording import metric_name
 from raylfl.theory.facts import facts_of, plain_sgd
@@ -63,15 +64,8 @@ def promises_of(groups: Sequence[Group], measured: Sequence[str]) -> Promises:
 
 def _of_group(group: Group, measured: set[str]) -> tuple[list[tuple[str, Line]], str]:
     """Returns pairs (theorem, bound on a measured metric) for a setting, and the reason if there are none."""
-    from raylfl.config.load import load_config
-    from raylfl.experiment.assemble import assemble
-    from raylfl.runtime.records.mirror import address
-    from raylfl.runtime.records.provenance import require_trust
-
     run = group.runs[0]
-    way = "`raylfl resume` the run with --trust first"
-    require_trust(run.path / "config.yaml", run.config, (), way, address(run.path))
-    experiment = assemble(load_config(run.config))
+    experiment = _experiment(run)
     if (broken := next(plain_sgd(experiment), None)) is not None:
         return [], broken
     theory = theory_of(experiment)
@@ -81,7 +75,7 @@ def _of_group(group: Group, measured: set[str]) -> tuple[list[tuple[str, Line]],
         if not every:
             return [], "its theorems are about F with the term of local.weight_decay, but F is measured without it"
     of_seed = ""
-    if every and any(_system(assemble(load_config(other.config))) != _system(experiment) for other in group.runs[1:]):
+    if every and any(_system(_experiment(other)) != _system(experiment) for other in group.runs[1:]):
         of_seed = f" (seed {run.config['seed']})"  # whose system is another one than that of the other seeds
     found = [(f"{theorem}{of_seed}", line) for theorem, line in every if line.metric in measured]
     if every:
@@ -93,8 +87,22 @@ def _of_group(group: Group, measured: set[str]) -> tuple[list[tuple[str, Line]],
     return found, "; ".join(theory.notes) or "its theorems give no bound that can be computed for this model"
 
 
-def _system(experiment: Experiment) -> tuple[bytes, ...]:
+def _experiment(run: RunRecord) -> Experiment:
+    """The experiment of a run, whose classes must be trusted."""
+    from raylfl.config.load import load_config
+    from raylfl.experiment.assemble import assemble
+    from raylfl.runtime.records.mirror import address
+    from raylfl.runtime.records.provenance import require_trust
+
+    way = "`raylfl resume` the run with --trust first"
+    require_trust(run.path / "config.yaml", run.config, (), way, address(run.path))
+    return assemble(load_config(run.config))
+
+
+def _system(experiment: Experiment) -> tuple[Any, ...]:
     """What theorems know of clients: samples, local steps, losses, participation, and weights in the server step."""
+    from raylfl.runtime.records.checkpoint import sha256_of_shards
+
     facts = facts_of(experiment)
     known = (facts.steps, facts.system.failure, facts.takes_part, facts.coefficients)
-    return experiment.setup.shards.indices.tobytes(), *(b"" if part is None else part.tobytes() for part in known)
+    return sha256_of_shards(experiment.setup.shards), *(None if part is None else part.tolist() for part in known)
