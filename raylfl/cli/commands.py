@@ -297,33 +297,13 @@ def topology(args: argparse.Namespace) -> None:
 def profile(args: argparse.Namespace) -> None:
     free = ("runtime.backend=local", "eval.every=0", "runtime.vectorize=auto", "runtime.layout=auto")
     config = _config(args, *free)
+    from raylfl.cli.listing import print_profile
     from raylfl.execution.planned import prepare
     from raylfl.runtime.profile import profile
 
     with console.working("timing rounds"):
         timings, kernels = profile(prepare(config), args.rounds)
-    best, rule = timings[0], next(t for t in timings if t.rule)
-    forms = [
-        {
-            "setting": t.setting + ("  (auto)" if t.rule else ""),
-            "ms": 1e3 * t.median,
-            "fastest": 1e3 * min(t.seconds),
-            "slowest": 1e3 * max(t.seconds),
-            "local steps/s": round(t.steps_per_round / t.median),
-        }
-        for t in timings
-    ]
-    say("Forms of the gradient oracle, one process, median rounds:")
-    console.rows_table(forms)
-    say("\nA round of the fastest:")
-    phases = [{"phase": n, "ms": 1e3 * s, "% of the round": 100 * s / best.median} for n, s in best.phases.items()]
-    console.rows_table(phases)
-    say("\nIts kernels:")
-    console.rows_table(kernels)
-    if best.rule:
-        say("\nThe rule's choice is the fastest here: leave both at auto.")
-    else:
-        say(f"\nFaster here than the rule's choice, by {rule.median / best.median:.2f}x: {best.setting}")
+    print_profile(timings, kernels)
 
 
 def theory(args: argparse.Namespace) -> None:

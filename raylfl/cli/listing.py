@@ -1,9 +1,11 @@
-"""The output of `raylfl list`, `raylfl runs` and `raylfl diff`: components, configs, your own classes, saved runs."""
+"""The output of `raylfl list`, `runs`, `diff` and `profile`: components, configs, your classes, saved runs, timings."""
+
+from __future__ import annotations
 
 import importlib.util
 import inspect
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
@@ -13,12 +15,15 @@ from raylfl.config.find import FOLDERS, config_names, find_config, summary_of
 from raylfl.config.registries import KINDS
 from raylfl.config.urls import is_url
 from raylfl.errors import BadConfig, BadValue
-from raylfl.python.console import print_cells, print_table, say, shown
+from raylfl.python.console import print_cells, print_table, rows_table, say, shown
 from raylfl.report.labels import METHOD, show_value
 from raylfl.report.runs import RunRecord, read_runs
 from raylfl.report.selection import differing_keys, same_parameters, select
 from raylfl.runtime.records.mirror import address, owner_of
 from raylfl.runtime.records.run_dir import RunDirectory
+
+if TYPE_CHECKING:
+    from raylfl.runtime.profile import Candidate
 
 SHOWN = (  # the metrics in a list of runs, and their formats
     ("train/loss", "{:.4f}"),
@@ -157,6 +162,32 @@ def list_differences(paths: Sequence[str], conditions: Sequence[str]) -> None:
         say("all config keys, versions and commits are equal")
     if same_parameters(runs):
         say("the final parameters are equal, bit for bit")
+
+
+def print_profile(timings: Sequence[Candidate], kernels: Sequence[dict[str, Any]]) -> None:
+    """Prints the results of `raylfl.runtime.profile.profile`: forms of the gradient oracle, and kernels."""
+    best, rule = timings[0], next(t for t in timings if t.rule)
+    forms = [
+        {
+            "setting": t.setting + ("  (auto)" if t.rule else ""),
+            "ms": 1e3 * t.median,
+            "fastest": 1e3 * min(t.seconds),
+            "slowest": 1e3 * max(t.seconds),
+            "local steps/s": round(t.steps_per_round / t.median),
+        }
+        for t in timings
+    ]
+    say("Forms of the gradient oracle, one process, median rounds:")
+    rows_table(forms)
+    say("\nA round of the fastest:")
+    phases = [{"phase": n, "ms": 1e3 * s, "% of the round": 100 * s / best.median} for n, s in best.phases.items()]
+    rows_table(phases)
+    say("\nIts kernels:")
+    rows_table(kernels)
+    if best.rule:
+        say("\nThe rule's choice is the fastest here: leave both at auto.")
+    else:
+        say(f"\nFaster here than the rule's choice, by {rule.median / best.median:.2f}x: {best.setting}")
 
 
 def state_of(run: RunRecord) -> str:

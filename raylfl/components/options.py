@@ -45,8 +45,9 @@ class UsedWith:
     option: str
     values: tuple[str, ...]
 
-    def __str__(self) -> str:
-        return " or ".join(f"{self.option}={value}" for value in self.values)
+    def text(self, prefix: str = "") -> str:
+        """The condition as text; prefix: of the option's key, such as `local.`."""
+        return " or ".join(f"{prefix}{self.option}={value}" for value in self.values)
 
 
 class Options:
@@ -131,17 +132,16 @@ def nullable(hint: Any) -> Any:
     return Annotated[(reduce(or_, [part for part in parts if part is not type(None)]), *get_args(hint)[1:])] | None
 
 
-def without_effect(options: Options, place: str) -> list[str]:
+def without_effect(options: Options, group: str) -> list[str]:
     """A line for each option that is set and not used: `local.b1=0.5 has no effect: it is used with ...`.
 
-    place: the dotted key of the group.
+    group: the dotted key of these options.
     """
     lines = []
     for option in fields(options):  # type: ignore[arg-type]
         value, used = getattr(options, option.name), _extra(hints_of(type(options))[option.name], UsedWith)
         if used is not None and value != option.default and getattr(options, used.option) not in used.values:
-            need = " or ".join(f"{place}.{used.option}={each}" for each in used.values)
-            lines.append(f"{place}.{option.name}={value} has no effect: it is used with {need}")
+            lines.append(f"{group}.{option.name}={value} has no effect: it is used with {used.text(f'{group}.')}")
     return lines
 
 
@@ -197,7 +197,7 @@ def words(hint: Any, bare: bool = False, docs: bool = True) -> str:
 def doc_of(hint: Any) -> str:
     """The text of the `Doc` in a declared type, and what the option is used with; "" if it has none."""
     doc, used = _extra(hint, Doc), _extra(hint, UsedWith)
-    return ("" if doc is None else doc.documentation) + ("" if used is None else f"; used with `{used}`")
+    return ("" if doc is None else doc.documentation) + ("" if used is None else f"; used with `{used.text()}`")
 
 
 def _extra(hint: Any, kind: type[T]) -> T | None:

@@ -40,15 +40,15 @@ class ExchangePlan:
             self.exchange = tuple(m.rows_of(order, order) for m in mixings)
             self.out = {b: {ALL: np.arange(len(nodes))} for b, nodes in self.nodes.items()}
             return
-        place = np.zeros(len(block), dtype=np.int64)  # of a node of the cohort among those of its block
+        position = np.zeros(len(block), dtype=np.int64)  # of each node of the cohort within its block
         for nodes in self.nodes.values():
-            place[nodes] = np.arange(len(nodes))
+            position[nodes] = np.arange(len(nodes))
         for b, nodes in self.nodes.items():
             needs = self.needs[b] = np.unique(np.concatenate([m.needs(nodes) for m in self.mixings]))
             for c in np.unique(block[needs]).tolist():
                 if c != b:
                     self.into[b][c] = np.flatnonzero(block[needs] == c)
-                    self.out[c][b] = place[needs[self.into[b][c]]]
+                    self.out[c][b] = position[needs[self.into[b][c]]]
 
     def parts(self, b: int) -> tuple[MixingRows, ...]:
         """The rows of the mixing matrices that give the new rows of block b, one `MixingRows` per matrix.
